@@ -58,20 +58,20 @@ class Masters:
 
     def hear(
         self,
-        asked: Step,
+        step: Step,
         *,
         deaf: Collection[int] = (),
         mute: Collection[int] = (),
         down: Collection[int] = (),
         silent: Collection[int] = (),
-    ) -> None:
-        """Carry out a round and cast the votes.
+    ) -> Round:
+        """Carry out a round and cast the votes; return it.
 
         `deaf` masters never receive it, and the replies of `mute` masters are lost. Nothing was
         ever sent to `down` masters. The votes of `silent` masters are still outstanding.
         """
-        assert isinstance(asked, Round)
-        for index, command in enumerate(asked.commands):
+        round_ = asked(step)
+        for index, command in enumerate(round_.commands):
             if index in silent:
                 continue
             if command is None or index in down:
@@ -81,12 +81,13 @@ class Masters:
             else:
                 reply = self.memories[index].say(command, 0, MARKER)
                 vote = failed("did not answer") if index in mute else command.vote(*reply[1:])
-            asked.tally.cast(index, vote)
+            round_.tally.cast(index, vote)
+        return round_
 
-    def hear_at(self, asked: Step, index: int, *, down: bool = False) -> None:
+    def hear_at(self, step: Step, index: int, *, down: bool = False) -> None:
         """Carry out a round at one master, and cast its vote; a master that is down gives none."""
         others = [other for other in range(len(self.memories)) if other != index]
-        self.hear(asked, silent=others, down=[index] if down else ())
+        self.hear(step, silent=others, down=[index] if down else ())
 
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
         """Drive a protocol from one of its steps to its end; return its result."""
@@ -108,6 +109,13 @@ class Masters:
             self.hear(step)
             step = protocol.send(self.now)
         return step
+
+    def end(self, protocol: Protocol[Result]) -> Result:
+        """Resume a protocol, which must end; return its result."""
+        with pytest.raises(StopIteration) as done:
+            protocol.send(self.now)
+        result: Result = done.value.value
+        return result
 
     def run(self, protocol: Protocol[Result], **how: Collection[int]) -> Result:
         """Drive a whole protocol; return its result."""
@@ -190,7 +198,7 @@ class Waiting:
         """Carry out one refused round, after which it pauses."""
         self.masters.hear(self.step, **how)
         self.step = self.masters.after_undo(self.protocol)
-        assert isinstance(self.step, Pause)
+        paused(self.step)
         self.masters.now += 0.001  # so that no two tickets are the same
 
     def ask(self, called: int | None = None) -> None:
@@ -198,14 +206,16 @@ class Waiting:
         self.masters.waiters[self.waiter].called_slot = called
         self.step = self.protocol.send(self.masters.now)
 
+    def refused_again(self, **how: Collection[int]) -> None:
+        """Begin and carry out the next round, which is refused."""
+        self.ask()
+        self.refused(**how)
+
     def won(self, called: int | None = None, **how: Collection[int]) -> RedlockLease:
         """Begin the next round, which wins; return the lease."""
         self.ask(called)
         self.masters.hear(self.step, **how)
-        with pytest.raises(StopIteration) as done:
-            self.protocol.send(self.masters.now)
-        lease: RedlockLease = done.value.value
-        return lease
+        return self.masters.end(self.protocol)
 
     def give_up(self) -> None:
         """End the wait, and carry out the undo."""
@@ -218,6 +228,18 @@ def free(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> None:
     """Release a lock; `masters.called` has the calls of this release alone."""
     masters.called.clear()
     masters.run(rounds.release(masters.deployment, lease), **how)
+
+
+def asked(step: Step) -> Round:
+    """Return a step, which must be a round."""
+    assert isinstance(step, Round)
+    return step
+
+
+def paused(step: Step) -> Pause:
+    """Return a step, which must be a pause."""
+    assert isinstance(step, Pause)
+    return step
 
 
 _numbers = count(1)

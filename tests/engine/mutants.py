@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ import pytest
 
 from redlock_django.engine.errors import RedlockError
 from tests.engine.lua_mutation import Lua
+from tests.engine.masters import Masters
 from tests.engine.mutation import Mutation, mutated
 
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -30,7 +32,7 @@ class Mutant(NamedTuple):
     """A rule that `mutation` removes from `function`, and the test that fails without it.
 
     A rule of a Lua script has the name of its file instead of a function. The test is called with
-    `arguments`.
+    `arguments`, and with the masters of `conftest.py` that it asks for.
     """
 
     name: str
@@ -46,8 +48,10 @@ class Mutant(NamedTuple):
     def failure(self) -> str:
         """Return how the test fails on the mutant; "" if the mutant survives."""
         with self.active():
+            fixtures = {"masters": Masters(3), "master": Masters(1)}  # of conftest.py
+            needed = [*signature(self.test).parameters][len(self.arguments) :]
             try:
-                self.test(*self.arguments)
+                self.test(*self.arguments, **{name: fixtures[name] for name in needed})
             except FAILURES as failure:
                 return str(failure).strip().partition("\n")[0] or type(failure).__name__
         return ""

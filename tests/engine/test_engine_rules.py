@@ -16,14 +16,13 @@ from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.steps import Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import MARKER, START, Masters
+from tests.engine.masters import MARKER, START, Masters, asked
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, at_start, instead, never, returns
 
@@ -41,11 +40,6 @@ def _denied(masters: Masters, **how: Any) -> NotAcquired:
     except NotAcquired as error:
         return error
     raise AssertionError(f"held although it must not be, with {lease.fences}")
-
-
-def _asked(step: Step) -> Round:
-    assert isinstance(step, Round)
-    return step
 
 
 def _freed(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> bool | None:
@@ -81,8 +75,7 @@ def test_two_halves_do_not_both_hold() -> None:
 
 
 @kills("any clock votes", Tally._near, always("abs(...) <= self.skew"))
-def test_a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
-    masters = Masters(3)
+def test_a_master_whose_clock_ran_ahead_makes_no_second_holder(masters: Masters) -> None:
     masters.run(masters.acquire(ttl=1.0), down=(0,))
     masters.off[2] = 1.2  # the lock is gone there; its fence is not too far ahead
     _denied(masters, deaf=(1,))
@@ -92,7 +85,7 @@ def test_a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
 def test_a_proven_holder_ends_the_round() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
-    first = _asked(next(protocol))
+    first = asked(next(protocol))
     said = []
     for index, rival in ((0, b"A"), (1, b"A"), (3, b"B"), (2, b"A")):
         vote = Vote(Ballot.REFUSED, "held", None, (5,), 900, rival)
@@ -115,8 +108,7 @@ def test_no_extension_reaches_beyond_the_hold() -> None:
 
 @kills("an extension shortens", "extend",
        lua("if redis.call('PTTL', KEYS[2 + index]) < ttl then", "if true then"))  # fmt: skip
-def test_an_unanswered_extension_shortens_nothing() -> None:
-    masters = Masters(3)
+def test_an_unanswered_extension_shortens_nothing(masters: Masters) -> None:
     lease = masters.taken(ttl=10.0)
     assert _extended(masters, lease, 2.0, mute=(0, 1, 2)) is LeaseState.UNKNOWN
     _passed(masters, 5.0)
@@ -140,18 +132,16 @@ def _join(
 
 @kills("a restart goes unnoticed", "join", lua("was ~= run", "false"))
 @kills("no quarantine", "join", lua("or now + delay", "or now"))
-def test_a_restarted_master_waits_for_its_time() -> None:
-    masters = Masters(1)
-    _join(masters, RUNS[0], how="trust")
-    _passed(masters, HOUR)
-    assert _join(masters, RUNS[0])[0] == Status.KNOWN
-    ready_at = int(_join(masters, RUNS[1])[1].split()[1])
-    assert ready_at >= (masters.now + masters.deployment.restart_delay) * 1e6 - 1
+def test_a_restarted_master_waits_for_its_time(master: Masters) -> None:
+    _join(master, RUNS[0], how="trust")
+    _passed(master, HOUR)
+    assert _join(master, RUNS[0])[0] == Status.KNOWN
+    ready_at = int(_join(master, RUNS[1])[1].split()[1])
+    assert ready_at >= (master.now + master.deployment.restart_delay) * 1e6 - 1
 
 
 @kills("any deployment may write", "join", lua("other ~= print and mode ~= 'reconfigure'", "false"))
-def test_another_deployment_is_refused() -> None:
-    masters = Masters(3)
+def test_another_deployment_is_refused(masters: Masters) -> None:
     _join(masters, RUNS[0], how="trust")
     other = Masters(5).deployment.fingerprint
     assert _join(masters, RUNS[0], other)[0] == Status.MISMATCH
@@ -159,42 +149,38 @@ def test_another_deployment_is_refused() -> None:
 
 
 @kills("ready-at has no limit", "join", lua(" and tonumber(at) <= now + delay"))
-def test_a_ready_at_from_a_clock_gone_back_is_cut() -> None:
-    masters = Masters(1)
-    _join(masters, RUNS[0], how="trust")
-    _passed(masters, -HOUR)
-    ready_at = int(_join(masters, RUNS[0])[1].split()[1])
-    assert ready_at <= (masters.now + masters.deployment.restart_delay) * 1e6 + 1
+def test_a_ready_at_from_a_clock_gone_back_is_cut(master: Masters) -> None:
+    _join(master, RUNS[0], how="trust")
+    _passed(master, -HOUR)
+    ready_at = int(_join(master, RUNS[0])[1].split()[1])
+    assert ready_at <= (master.now + master.deployment.restart_delay) * 1e6 + 1
 
 
 @kills("an overlong lock stays", "acquire", lua("lasts > MAX_TTL and", "false and"))
-def test_a_lock_from_a_clock_gone_back_is_cut() -> None:
-    masters = Masters(1)
-    masters.taken()
-    del masters.memories[0].keyspace.strings[
-        masters.deployment.fence("r")
+def test_a_lock_from_a_clock_gone_back_is_cut(master: Masters) -> None:
+    master.taken()
+    del master.memories[0].keyspace.strings[
+        master.deployment.fence("r")
     ]  # it is ahead of the clock, too
-    _passed(masters, -HOUR)
-    assert _denied(masters).retry_after == pytest.approx(masters.deployment.max_ttl)
-    _passed(masters, masters.deployment.max_ttl + 0.1)
-    masters.taken()
+    _passed(master, -HOUR)
+    assert _denied(master).retry_after == pytest.approx(master.deployment.max_ttl)
+    _passed(master, master.deployment.max_ttl + 0.1)
+    master.taken()
 
 
 @kills("foreign locks are cut", "acquire", lua("lasts > MAX_TTL and is_known", "lasts > MAX_TTL"))
-def test_a_foreign_lock_is_never_cut() -> None:
-    masters = Masters(1)
-    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
-    _denied(masters)
-    _passed(masters, HOUR)
-    _denied(masters)
+def test_a_foreign_lock_is_never_cut(master: Masters) -> None:
+    master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
+    _denied(master)
+    _passed(master, HOUR)
+    _denied(master)
 
 
 @kills("a resend is a new grant", "acquire", lua("if not (lock and fence) then", "if true then"))
-def test_the_same_acquire_twice_is_one_grant() -> None:
-    masters = Masters(1)
-    ask = _acquire(masters, "a")
-    first = ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:])
-    again = ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:])
+def test_the_same_acquire_twice_is_one_grant(master: Masters) -> None:
+    ask = _acquire(master, "a")
+    first = ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:])
+    again = ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:])
     assert first.ballot is again.ballot is Ballot.GRANTED
     assert first.fences == again.fences
 
@@ -205,15 +191,14 @@ def test_the_same_acquire_twice_is_one_grant() -> None:
 @kills("free by the token only", "release",
        lua("not lock or lock == value and left == 0",
            "not lock or lock:sub(1, 32) == value:sub(1, 32) and left == 0"))  # fmt: skip
-def test_a_value_that_only_begins_with_our_token_is_not_ours() -> None:
-    masters = Masters(1)
+def test_a_value_that_only_begins_with_our_token_is_not_ours(master: Masters) -> None:
     other = b"a" * 32 + b" of another client"
-    masters.memories[0].keyspace.set(masters.deployment.lock("r"), other, 5000)
-    ask = _acquire(masters, "a")
-    assert ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
-    free = Release(deployment=masters.deployment, resources=("r",), value=ask.value)
-    masters.memories[0].say(free, 0, MARKER)
-    assert masters.memories[0].keyspace.get(masters.deployment.lock("r")) == other
+    master.memories[0].keyspace.set(master.deployment.lock("r"), other, 5000)
+    ask = _acquire(master, "a")
+    assert ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
+    free = Release(deployment=master.deployment, resources=("r",), value=ask.value)
+    master.memories[0].say(free, 0, MARKER)
+    assert master.memories[0].keyspace.get(master.deployment.lock("r")) == other
 
 
 @kills("acquire overwrites", "acquire", lua("if lock ~= value then", "if not lock then"))
@@ -234,8 +219,7 @@ def test_a_value_that_only_begins_with_our_token_is_not_ours() -> None:
 @kills("plain DEL", "release",
        lua("not lock or lock == value and left == 0",
            "not (lock == value and left > 0)"))  # fmt: skip
-def test_a_late_release_frees_no_other_holder() -> None:
-    masters = Masters(3)
+def test_a_late_release_frees_no_other_holder(masters: Masters) -> None:
     slow = masters.taken(ttl=1.0)
     _passed(masters, 1.1)
     other = masters.taken()
@@ -245,13 +229,12 @@ def test_a_late_release_frees_no_other_holder() -> None:
 
 
 @kills("heal ignores tombstones", "heal", lua("if seen[3] then", "if false then"))
-def test_a_heal_never_brings_back_what_was_released() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    masters.run(rounds.release(masters.deployment, lease, bury=True))
-    late = _heal(masters, lease)
-    masters.memories[0].say(late, 0, MARKER)
-    assert masters.tokens() == [""]
+def test_a_heal_never_brings_back_what_was_released(master: Masters) -> None:
+    lease = master.taken()
+    master.run(rounds.release(master.deployment, lease, bury=True))
+    late = _heal(master, lease)
+    master.memories[0].say(late, 0, MARKER)
+    assert master.tokens() == [""]
 
 
 def _heal(masters: Masters, lease: RedlockLease, ahead: int = 0) -> Heal:
@@ -265,8 +248,7 @@ def _heal(masters: Masters, lease: RedlockLease, ahead: int = 0) -> Heal:
     )
 
 
-def test_a_resource_that_is_taken_frees_the_others() -> None:
-    masters = Masters(3)
+def test_a_resource_that_is_taken_frees_the_others(masters: Masters) -> None:
     masters.taken("s")
     with pytest.raises(ResourceLocked):
         masters.run(masters.acquire("r", "s"))
@@ -282,9 +264,8 @@ def test_a_resource_that_is_taken_frees_the_others() -> None:
 @kills("no clamp below", "acquire",
        lua("math.min(math.max(proposed, now - SKEW), now + SKEW)",
            "math.min(proposed, now + SKEW)"))  # fmt: skip
-def test_fences_grow_after_all_masters_lost_their_memory() -> None:
+def test_fences_grow_after_all_masters_lost_their_memory(masters: Masters) -> None:
     """All stored fences are gone, and the client's clock is an hour slow."""
-    masters = Masters(3)
     first = masters.taken().fences[0]
     _passed(masters, 2 * masters.deployment.max_ttl)
     for index in range(3):
@@ -300,43 +281,39 @@ def _poisoned(masters: Masters, *indexes: int) -> None:
 
 @kills("acquire counts a poisoned fence", "acquire",
        lua("> now + 2 *", "> 9e99 + now + 2 *", ("<= now + 2 * SKEW", "<= 9e99")))  # fmt: skip
-def test_a_fence_far_ahead_of_its_clock_is_not_counted() -> None:
-    masters = Masters(1)
-    _poisoned(masters, 0)
-    _denied(masters)
+def test_a_fence_far_ahead_of_its_clock_is_not_counted(master: Masters) -> None:
+    _poisoned(master, 0)
+    _denied(master)
 
 
 @kills("confirm stores a poisoned fence", "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
-def test_no_confirmation_stores_a_fence_far_ahead() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
+def test_no_confirmation_stores_a_fence_far_ahead(master: Masters) -> None:
+    lease = master.taken()
     confirm = Confirm(
-        deployment=masters.deployment, resources=("r",), value=lease.value,
+        deployment=master.deployment, resources=("r",), value=lease.value,
         fences=(lease.fences[0] + 10_000_000,),
     )  # fmt: skip
-    reply = masters.memories[0].say(confirm, 0, MARKER)
+    reply = master.memories[0].say(confirm, 0, MARKER)
     assert confirm.vote(*reply[1:]).ballot is Ballot.FAILED
-    assert masters.fences() == list(lease.fences)
+    assert master.fences() == list(lease.fences)
 
 
 @kills("heal stores a poisoned fence", "heal", lua("> now + 2 *", "> 9e99 + now + 2 *"))
-def test_no_heal_stores_a_fence_far_ahead() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    masters.forget(0)
-    heal = _heal(masters, lease, ahead=10_000_000)
-    masters.memories[0].say(heal, 0, MARKER)
-    assert masters.fences() == [0]
+def test_no_heal_stores_a_fence_far_ahead(master: Masters) -> None:
+    lease = master.taken()
+    master.forget(0)
+    heal = _heal(master, lease, ahead=10_000_000)
+    master.memories[0].say(heal, 0, MARKER)
+    assert master.fences() == [0]
 
 
 @kills("any string is a fence", "acquire",
        lua("if fence and not (fence:find('^%d+$') and #fence <= 16)",
            "if fence and not tonumber(fence)",
            ("fence:find('^%d+$') and #fence <= 16 and", "tonumber(fence) and")))  # fmt: skip
-def test_a_fence_that_is_not_a_number_is_not_counted() -> None:
-    masters = Masters(1)
-    masters.memories[0].keyspace.set(masters.deployment.fence("r"), b"9" * 17)
-    assert "is not a number" in str(_denied(masters))
+def test_a_fence_that_is_not_a_number_is_not_counted(master: Masters) -> None:
+    master.memories[0].keyspace.set(master.deployment.fence("r"), b"9" * 17)
+    assert "is not a number" in str(_denied(master))
 
 
 @kills(
@@ -345,8 +322,7 @@ def test_a_fence_that_is_not_a_number_is_not_counted() -> None:
     instead("tally.majority(...)", "any(numbers[index] >= fence for numbers in stored)"),
 )
 @kills("no confirm round", Attempt.judge, instead("stored_by_majority(...)", "True"))
-def test_a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
-    masters = Masters(3)
+def test_a_fence_of_a_crashed_writer_is_written_to_a_majority(masters: Masters) -> None:
     masters.memories[2].keyspace.set(
         masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
     )
@@ -360,8 +336,7 @@ def test_a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
 
 
 @kills("any clock extends", rounds.extend, argument(Tally, skew="None"))
-def test_an_extension_counts_no_clock_off_the_median() -> None:
-    masters = Masters(3)
+def test_an_extension_counts_no_clock_off_the_median(masters: Masters) -> None:
     lease = masters.taken()
     masters.off[2] = 1.2
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
@@ -373,9 +348,8 @@ def test_an_extension_counts_no_clock_off_the_median() -> None:
        instead("held.tally.forgot | extended.tally.forgot", "frozenset()"))  # fmt: skip
 @kills("the earlier deadline counts", rounds.merged,
        instead("extended if ... else held", "extended"))  # fmt: skip
-def test_a_release_reaches_what_an_overlapped_extension_healed() -> None:
+def test_a_release_reaches_what_an_overlapped_extension_healed(masters: Masters) -> None:
     """Two extensions overlap, and the one that healed a master has the earlier deadline."""
-    masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
 
     def extended(base: RedlockLease, ttl: float, **how: Collection[int]) -> RedlockLease:

@@ -79,8 +79,7 @@ def test_fences_are_stored_by_a_majority_of_all_masters_for_each_resource() -> N
        lua("math.min(math.max(proposed, now - SKEW), now + SKEW)",
            "math.max(proposed, now - SKEW)"), HOUR)  # fmt: skip
 @pytest.mark.parametrize("wall", [-3600.0, -0.3, 0.0, 0.3, 3600.0])
-def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
-    masters = Masters(3)
+def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float, masters: Masters) -> None:
     last = 0
     for step in range(6):
         lease = masters.taken(wall=wall if step % 2 else 0.0)
@@ -93,8 +92,7 @@ def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
 
 
 @kills("confirmed by anybody", "confirm", lua("if lock ~= ARGV[2] then", "if false then"))
-def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
-    masters = Masters(3)
+def test_confirm_raises_a_fence_only_where_the_token_matches(masters: Masters) -> None:
     lease = masters.taken()
     masters.memories[2].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
     masters.forget(1)

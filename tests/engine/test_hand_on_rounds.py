@@ -16,10 +16,10 @@ from redlock_django.engine.errors import (
 )
 from redlock_django.engine.protocol.commands import TOKEN, Extend, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
-from redlock_django.engine.steps import Pause, Protocol, Round
+from redlock_django.engine.steps import Pause, Protocol
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import MARKER, Masters, fresh
+from tests.engine.masters import MARKER, Masters, asked, fresh, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, together, without
 
@@ -73,8 +73,7 @@ def release_rest(masters: Masters, lease: RedlockLease, *, bury: bool = False) -
 @kills("a taker has the TTL of its ticket", "take",
        lua("redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', ARGV[4])",
            "redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', rest)"))  # fmt: skip
-def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
-    masters = Masters(3)
+def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl(masters: Masters) -> None:
     lease = masters.taken("r", "s")
     handed = masters.run(giving(masters, lease))
     assert masters.tokens("r") == masters.tokens("s") == [handed.token] * 3
@@ -88,15 +87,11 @@ def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
 
 
 @pytest.mark.parametrize("bury", [True, False])
-def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bury: bool) -> None:
+def test_an_acquire_that_arrives_after_a_hand_on_sets_nothing(bury: bool, masters: Masters) -> None:
     """On the links of the acquire it cannot: there, the release follows it."""
-    masters = Masters(3)
     protocol = masters.acquire()
-    acquire = next(protocol)
-    masters.hear(acquire, silent=(2,))
-    with pytest.raises(StopIteration) as acquired:
-        protocol.send(masters.now)
-    lease = acquired.value.value
+    acquire = masters.hear(next(protocol), silent=(2,))
+    lease = masters.end(protocol)
     handed = masters.run(giving(masters, lease))
     release_rest(masters, lease, bury=bury)
     masters.hear_at(acquire, 2)
@@ -108,8 +103,7 @@ def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bur
        lua("tonumber(ends) - math.floor(now / 1000)", "redis.call('PTTL', key)"))  # fmt: skip
 @kills("an undo prolongs the lock", "restore",
        lua("tonumber(ends) - math.floor(now / 1000)", "100000"))  # fmt: skip
-def test_an_undo_restores_what_the_lock_had_before() -> None:
-    masters = Masters(3)
+def test_an_undo_restores_what_the_lock_had_before(masters: Masters) -> None:
     handed = given(masters, "r", "s")
     before = [_locks(masters, index) for index in range(3)]
     masters.now += 1.0
@@ -126,57 +120,51 @@ def _locks(masters: Masters, index: int) -> list[tuple[bytes, float]]:
 
 @kills("an undo restores the token of another taker", "restore",
        lua("if by ~= value:sub(1, 32) then", "if false then"))  # fmt: skip
-def test_an_undo_leaves_what_another_client_has_taken() -> None:
-    masters = Masters(1)
-    handed = given(masters)
-    taken = masters.run(taking(masters, handed))
-    undo = Restore(masters.deployment, ("r",), f"{next(fresh())} {{}}", old=handed.token)
-    masters.memories[0].say(undo, 0)
+def test_an_undo_leaves_what_another_client_has_taken(master: Masters) -> None:
+    handed = given(master)
+    taken = master.run(taking(master, handed))
+    undo = Restore(master.deployment, ("r",), f"{next(fresh())} {{}}", old=handed.token)
+    master.memories[0].say(undo, 0)
     with pytest.raises(TicketUsed):
-        masters.run(taking(masters, handed))
-    assert masters.tokens() == [taken.token]
+        master.run(taking(master, handed))
+    assert master.tokens() == [taken.token]
 
 
 @kills("an undo takes a lock", "restore", lua("lock == value and before", "lock and before"))
-def test_an_undo_restores_only_its_own_token() -> None:
-    masters = Masters(1)
-    handed = given(masters)
-    taken = masters.run(taking(masters, handed))
-    masters.run(rounds.release(masters.deployment, taken))
-    other = masters.taken()
-    masters.memories[0].say(Restore(masters.deployment, ("r",), taken.value, old=handed.token), 0)
-    assert masters.tokens() == [other.token]
+def test_an_undo_restores_only_its_own_token(master: Masters) -> None:
+    handed = given(master)
+    taken = master.run(taking(master, handed))
+    master.run(rounds.release(master.deployment, taken))
+    other = master.taken()
+    master.memories[0].say(Restore(master.deployment, ("r",), taken.value, old=handed.token), 0)
+    assert master.tokens() == [other.token]
 
 
 @kills("a released token is set", "take", lua("if seen[3] then", "if false then"))
 @kills("a late token follows its undo", "restore",
        lua("redis.call('SET', KEYS[3], '1', 'PX', MAX_TTL)"))  # fmt: skip
-def test_a_token_that_arrives_after_its_undo_is_not_set() -> None:
+def test_a_token_that_arrives_after_its_undo_is_not_set(master: Masters) -> None:
     """The undo came on another connection."""
-    masters = Masters(1)
-    handed = given(masters)
-    protocol = taking(masters, handed)
+    handed = given(master)
+    protocol = taking(master, handed)
     ask = next(protocol)
-    assert isinstance(ask, Round)
     undo = protocol.throw(Interrupted())
-    masters.hear(undo)
-    masters.hear(ask)
-    assert masters.tokens() == [handed.token]
+    master.hear(undo)
+    master.hear(ask)
+    assert master.tokens() == [handed.token]
 
 
 @kills("an undo is not in the index", "restore", lua("add_to_index(left, key)"))
-def test_the_index_shows_when_what_was_restored_ends() -> None:
-    masters = Masters(1)
-    handed = given(masters)
+def test_the_index_shows_when_what_was_restored_ends(master: Masters) -> None:
+    handed = given(master)
     with pytest.raises(QuorumUnreachable):
-        masters.run(taking(masters, handed, 2.0), mute=(0,))
-    ends = masters.memories[0].keyspace.sorted_set(masters.deployment.held)[b"r"]
-    assert abs(ends - (masters.now + TTL) * 1000) < 2
+        master.run(taking(master, handed, 2.0), mute=(0,))
+    ends = master.memories[0].keyspace.sorted_set(master.deployment.held)[b"r"]
+    assert abs(ends - (master.now + TTL) * 1000) < 2
 
 
 @kills("a taker of a slot that lost frees no slot", Wait.next_attempt, argument(Take, limit="1"))
-def test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it() -> None:
-    masters = Masters(3)
+def test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it(masters: Masters) -> None:
     slots = [masters.taken(limit=2) for _ in range(2)]
     handed = masters.run(giving(masters, slots[1]))
     first, second = taking(masters, handed), taking(masters, handed)
@@ -186,16 +174,14 @@ def test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it() -> None:
             masters.hear_at(step, index)
         for index in {0, 1, 2}.difference(indexes) if protocol is second else ():
             masters.hear_at(step, index)
-    step = next(masters.acquire(limit=2, wait=60.0, waiter="P:wake:a 1"))
-    masters.hear(step)
+    masters.hear(next(masters.acquire(limit=2, wait=60.0, waiter="P:wake:a 1")))
     with pytest.raises(TicketUsed):
         masters.carry(second, second.send(masters.now))
     assert masters.called == [(2, f"P:wake:a 1/{handed.slot}")]
 
 
-def test_a_waiter_that_hands_its_slot_on_passes_its_turn_on() -> None:
+def test_a_waiter_that_hands_its_slot_on_passes_its_turn_on(masters: Masters) -> None:
     """On one master another client has its slot, and it is still in the queue there."""
-    masters = Masters(3)
     lease = replace(masters.taken(limit=2), waiter="P:wake:a 1")
     keyspace, other = masters.memories[2].keyspace, 1 - lease.slot
     for slot, ttl in ((lease.slot, 10_000), (other, 5)):
@@ -226,8 +212,7 @@ def test_without_a_quorum_the_giver_keeps_its_lease() -> None:
 
 @kills("a second interrupt keeps what was taken", rounds.acquire,
        without("yield replace(undo, ...)"))  # fmt: skip
-def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
-    masters = Masters(3)
+def test_an_interrupt_of_the_giver_leaves_it_its_lease(masters: Masters) -> None:
     lease = masters.taken()
     protocol = giving(masters, lease)
     masters.hear(next(protocol))
@@ -241,9 +226,8 @@ def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
 
 
 @kills("a giver asks as long as a taker", Wait.limit, never("self.expected.home is not None"))
-def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
+def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends(masters: Masters) -> None:
     """One master hangs, and another one does not have the lock."""
-    masters = Masters(3)
     lease = masters.taken()
     masters.forget(2)
     began = masters.now
@@ -255,9 +239,8 @@ def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
 
 @kills("a hand-on prolongs a minimum hold", validity.end_of_min_hold,
        never("handed.home is not None"))  # fmt: skip
-def test_a_giver_keeps_its_minimum_hold() -> None:
+def test_a_giver_keeps_its_minimum_hold(masters: Masters) -> None:
     """Also if an extension that failed has reached one master."""
-    masters = Masters(3)
     lease = replace(masters.taken(ttl=60.0), earliest_end=masters.now + 1.0)
     masters.now += 40.0
     masters.memories[0].say(Extend(masters.deployment, ("r",), lease.value, 60.0), 0, MARKER)
@@ -265,8 +248,7 @@ def test_a_giver_keeps_its_minimum_hold() -> None:
 
 
 @kills("the giver hears of a ticket", refusal.refused_ticket, never("expected.home is not None"))
-def test_a_lost_lease_is_not_handed_on() -> None:
-    masters = Masters(3)
+def test_a_lost_lease_is_not_handed_on(masters: Masters) -> None:
     lease = masters.taken()
     for index in (0, 1):
         masters.forget(index)
@@ -285,8 +267,7 @@ def test_a_lost_lease_is_not_handed_on() -> None:
 )
 @kills("a ticket is used twice", "take", lua("if seen[4] then", "if false then"))
 @kills("a used ticket has no taker", Take.vote, instead("rest", "ENDED", nth=2))
-def test_a_ticket_is_used_once() -> None:
-    masters = Masters(3)
+def test_a_ticket_is_used_once(masters: Masters) -> None:
     handed = given(masters)
     taken = masters.run(taking(masters, handed))
     with pytest.raises(TicketUsed):
@@ -305,8 +286,7 @@ def test_a_ticket_is_used_once() -> None:
            (".. seen[5]", ".. (seen[5] or '')")))  # fmt: skip
 @kills("a ticket of a lock that ended is used", refusal.refusal_of_ticket,
        always("not tally.majority(ended) and ..."))  # fmt: skip
-def test_a_ticket_of_a_lock_that_has_ended_is_too_late() -> None:
-    masters = Masters(3)
+def test_a_ticket_of_a_lock_that_has_ended_is_too_late(masters: Masters) -> None:
     handed = given(masters)
     masters.now = handed.until + 0.7
     with pytest.raises(LockLost):
@@ -318,8 +298,7 @@ def test_a_ticket_of_a_lock_that_has_ended_is_too_late() -> None:
 
 
 @kills("an undo leaves the ticket used", "restore", lua("redis.call('DEL', KEYS[1])"))
-def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
-    masters = Masters(3)
+def test_a_taker_without_a_quorum_restores_the_ticket(masters: Masters) -> None:
     handed = given(masters)
     for how in ({"down": (0, 1)}, {"mute": (0, 1)}, {"mute": (0, 1, 2)}):
         with pytest.raises(QuorumUnreachable):
@@ -330,8 +309,7 @@ def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
 
 @kills("masters that forgot the lock are other takers", refusal.refusal_of_ticket,
        never("ended == len(tally.refusals)"))  # fmt: skip
-def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> None:
-    masters = Masters(3)
+def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail(masters: Masters) -> None:
     handed = given(masters)
     masters.forget(2)
     with pytest.raises(QuorumUnreachable, match=r"m1: did not answer; m2: forgot the lock"):
@@ -342,8 +320,7 @@ def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> No
 @kills("a minimum hold ends with its ticket", Wait.lease, without("lease.earliest_end = ..."))
 @kills("a minimum hold begins again", validity.end_of_min_hold,
        instead("max(0.0, handed.until - left)", "0.0"))  # fmt: skip
-def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
-    masters = Masters(3)
+def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show(masters: Masters) -> None:
     handed = given(masters)
     ticket = replace(handed, started=0.0, until=handed.until - masters.now, earliest_end=5.0)
     masters.now += 2.0
@@ -352,11 +329,10 @@ def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
 
 
 @kills("a closed undo sends", rounds.acquire, instead("GeneratorExit", "ZeroDivisionError", nth=2))
-def test_a_taker_that_is_closed_during_its_undo_asks_nothing_more() -> None:
-    masters = Masters()
+def test_a_taker_that_is_closed_during_its_undo_asks_nothing_more(masters: Masters) -> None:
     taker = taking(masters, given(masters))
     next(taker)
-    assert isinstance(taker.throw(Interrupted()), Round)
+    asked(taker.throw(Interrupted()))
     taker.close()  # raises RuntimeError if the generator yields
 
 
@@ -437,8 +413,7 @@ def test_distant_takers_try_again_as_often_and_pause_longer() -> None:
 
 
 @kills("a slot that was taken has no limit", Wait.lease, argument(RedlockLease, limit="1"))
-def test_a_slot_is_taken_with_its_limit() -> None:
-    masters = Masters(3)
+def test_a_slot_is_taken_with_its_limit(masters: Masters) -> None:
     masters.taken(limit=2)
     handed = masters.run(giving(masters, masters.taken(limit=2)))
     taken = masters.run(taking(masters, handed))
@@ -447,8 +422,7 @@ def test_a_slot_is_taken_with_its_limit() -> None:
 
 
 @kills("a taker of a slot chooses one", rounds.acquire, always("expected is None"))
-def test_a_taker_of_a_slot_chooses_none() -> None:
-    masters = Masters(3)
+def test_a_taker_of_a_slot_chooses_none(masters: Masters) -> None:
     lease = masters.taken(limit=2)
     taker = client(masters)
     taker.released.add("r", 1 - lease.slot)
@@ -458,27 +432,23 @@ def test_a_taker_of_a_slot_chooses_none() -> None:
 
 
 @kills("a lock that was taken has no givers", Wait.lease, without("lease.givers = expected.givers"))
-def test_a_lock_shows_who_has_handed_it_on() -> None:
-    masters = Masters(3)
+def test_a_lock_shows_who_has_handed_it_on(masters: Masters) -> None:
     handed = replace(given(masters), givers=("1234abcd",))
     assert masters.run(taking(masters, handed)).givers == ("1234abcd",)
 
 
 @kills("a master does not name the taker", "take", lua("seen[4]:sub(1, 32)", "''"))
 @kills("two takers are one", Attempt.split, instead("last.rival_won", "last.denied"))
-def test_a_taker_between_two_others_tries_again() -> None:
+def test_a_taker_between_two_others_tries_again(masters: Masters) -> None:
     """Each of the others has one master: a majority was used, but by none of them."""
-    masters = Masters(3)
     handed = given(masters)
     others = [taking(masters, handed) for _ in range(2)]
     steps = [next(other) for other in others]
     for index, step in enumerate(steps):
         masters.hear_at(step, index)
     taker = taking(masters, handed)
-    step = next(taker)
-    masters.hear(step)
-    pause = masters.after_undo(taker)
-    assert isinstance(pause, Pause)
+    masters.hear(next(taker))
+    paused(masters.after_undo(taker))
     for other in others:  # both undo
         masters.hear(other.throw(Interrupted()))
     assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
@@ -486,8 +456,7 @@ def test_a_taker_between_two_others_tries_again() -> None:
 
 @kills("a lock that ended has no rival", Take.vote,
        instead("vote._replace(rival=ENDED)", "vote._replace(rival=None)"))  # fmt: skip
-def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late() -> None:
-    masters = Masters(3)
+def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late(masters: Masters) -> None:
     handed = given(masters)
     for index in (0, 1):
         masters.forget(index)
@@ -497,8 +466,7 @@ def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late() -> None:
 
 
 @kills("a taker that lost leaves the ticket's token", Attempt.undo, always("not tally.rival_won"))
-def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
-    masters = Masters(3)
+def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder(masters: Masters) -> None:
     handed = given(masters)
     holder, late = taking(masters, handed), taking(masters, handed)
     first, second = next(holder), next(late)
@@ -522,35 +490,32 @@ def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
        lua("ARGV[3] .. ' ', 33", "ARGV[3], 32"))  # fmt: skip
 @kills("a hand-on compares the beginning of a token", "take",
        lua("ARGV[3] .. ' ', 33", "ARGV[3]:sub(1, 31), 31"))  # fmt: skip
-def test_the_token_is_compared_whole() -> None:
-    masters = Masters(1)
-    handed = given(masters)
-    key = masters.deployment.lock("r")
+def test_the_token_is_compared_whole(master: Masters) -> None:
+    handed = given(master)
+    key = master.deployment.lock("r")
     for other in (handed.token[:31] + "x {}", handed.token, f"{handed.token}x {{}}"):
-        masters.memories[0].keyspace.set(key, other.encode(), 5000)
+        master.memories[0].keyspace.set(key, other.encode(), 5000)
         with pytest.raises(LockLost):
-            masters.run(taking(masters, handed))
-        assert masters.memories[0].keyspace.get(key) == other.encode()
+            master.run(taking(master, handed))
+        assert master.memories[0].keyspace.get(key) == other.encode()
 
 
 @kills("one lock of several is compared", "ownership",
        lua("for index = 1, #KEYS - first + 1 do", "for index = 1, 1 do"))  # fmt: skip
-def test_several_locks_are_replaced_together_and_extended_together() -> None:
-    masters = Masters(1)
-    handed = given(masters, "r", "s")
-    masters.memories[0].keyspace.strings.pop(masters.deployment.lock("s"))
-    state, _ = masters.run(rounds.extend(masters.deployment, handed, TTL, now=masters.now))
+def test_several_locks_are_replaced_together_and_extended_together(master: Masters) -> None:
+    handed = given(master, "r", "s")
+    master.memories[0].keyspace.strings.pop(master.deployment.lock("s"))
+    state, _ = master.run(rounds.extend(master.deployment, handed, TTL, now=master.now))
     assert state is LeaseState.LOST
     with pytest.raises(LockLost):
-        masters.run(taking(masters, handed))
-    assert masters.tokens("r") == [handed.token]
+        master.run(taking(master, handed))
+    assert master.tokens("r") == [handed.token]
 
 
 @kills("a lock that is handed on is not in the index", "take",
        lua("add_to_index(tonumber(ARGV[4]), KEYS[4 + index])"))  # fmt: skip
-def test_the_index_shows_when_what_was_handed_on_ends() -> None:
-    masters = Masters(1)
-    given(masters)
-    keyspace = masters.memories[0].keyspace
-    ends = keyspace.sorted_set(masters.deployment.held)[b"r"]
-    assert abs(ends - (masters.now + TTL) * 1000) < 2
+def test_the_index_shows_when_what_was_handed_on_ends(master: Masters) -> None:
+    given(master)
+    keyspace = master.memories[0].keyspace
+    ends = keyspace.sorted_set(master.deployment.held)[b"r"]
+    assert abs(ends - (master.now + TTL) * 1000) < 2

@@ -78,45 +78,42 @@ def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
     assert not index_exists(masters), "prolonged once in its period"
 
 
-def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index() -> None:
-    masters = Masters(1)
+def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index(master: Masters) -> None:
     for number in range(120):
-        masters.taken(f"r{number}", ttl=1.0)
-    masters.now += 1.1
-    memory = masters.memories[0]
+        master.taken(f"r{number}", ttl=1.0)
+    master.now += 1.1
+    memory = master.memories[0]
     begin = memory.keyspace.time() // 64 * 64
     left = []
     for step in range(129):
         memory.keyspace.time = lambda step=step: begin + step  # type: ignore[misc]
-        lease = masters.taken("s")
-        left.append(stored(masters) - 1)  # without the new lock
-        masters.run(rounds.release(masters.deployment, lease))
+        lease = master.taken("s")
+        left.append(stored(master) - 1)  # without the new lock
+        master.run(rounds.release(master.deployment, lease))
     assert left == [20] * 64 + [0] * 65
 
 
 @kills("a late release stays in the index", "release",
        lua("redis.pcall('ZREM', KEYS[1], key:sub(NAME))",
            "if lock then redis.pcall('ZREM', KEYS[1], key:sub(NAME)) end"))  # fmt: skip
-def test_a_release_after_the_expiry_removes_its_entry() -> None:
-    masters = Masters(1)
-    late = masters.taken("r1", ttl=5.0)
-    masters.taken("r2", ttl=60.0)  # keeps the index
-    masters.now += 5.1
-    assert stored(masters) == 2
-    masters.run(rounds.release(masters.deployment, late))
-    assert stored(masters) == 1
+def test_a_release_after_the_expiry_removes_its_entry(master: Masters) -> None:
+    late = master.taken("r1", ttl=5.0)
+    master.taken("r2", ttl=60.0)  # keeps the index
+    master.now += 5.1
+    assert stored(master) == 2
+    master.run(rounds.release(master.deployment, late))
+    assert stored(master) == 1
 
 
 @kills("a lock is listed once", "index", lua("'CH', now_ms + left", "'NX', now_ms + left"))
 @kills("an extension does not prolong the index", "extend",
        lua("add_to_index(ttl, KEYS[2 + index])"))  # fmt: skip
-def test_an_extended_lock_stays_listed() -> None:
-    masters = Masters(1)
-    lease = masters.taken(ttl=1.0)
-    masters.now += 0.9
-    masters.run(rounds.extend(masters.deployment, lease, 20.0, now=masters.now))
-    masters.now += 19.0
-    assert listed(masters) == {b"r"}
+def test_an_extended_lock_stays_listed(master: Masters) -> None:
+    lease = master.taken(ttl=1.0)
+    master.now += 0.9
+    master.run(rounds.extend(master.deployment, lease, 20.0, now=master.now))
+    master.now += 19.0
+    assert listed(master) == {b"r"}
 
 
 @kills("the index has no end", "index", lua("type(added) == 'number' and added > 1", "false"))

@@ -13,11 +13,11 @@ from redlock_django.engine.pauses import CALM, CALM_LONGEST, CROWD, FALLBACK, LO
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
-from redlock_django.engine.steps import Pause, Protocol, Round, Step
+from redlock_django.engine.steps import Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import START, Masters, Waiting, free
+from tests.engine.masters import START, Masters, Waiting, asked, free, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never
 
@@ -35,8 +35,7 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
        lua("redis.pcall('ZRANGE', key, turns, turns, 'WITHSCORES')",
            "redis.pcall('ZRANGE', key, -1 - turns, -1 - turns, 'WITHSCORES')"))  # fmt: skip
 @kills("no waiter is called", "release", lua("call_first(queue, now, '')\n    else", "else"))
-def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
-    masters = Masters(3)
+def test_waiters_are_served_in_the_order_in_which_they_came(masters: Masters) -> None:
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
     assert masters.queues() == [[A, B, C]] * 3, "one order on all masters"
@@ -56,8 +55,7 @@ def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
            "waiter ~= '' and not lock and redis.call('PTTL', queue) ~= -2"))  # fmt: skip
 @kills("every turn is ignored", "acquire",
        lua("(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2", "false"))  # fmt: skip
-def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
-    masters = Masters(3)
+def test_a_client_that_comes_while_others_wait_does_not_overtake(masters: Masters) -> None:
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease)
@@ -67,13 +65,11 @@ def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
     assert caught.value.retry_after == pytest.approx(0.1)
     late = Waiting(masters, B)
     assert waiting.won().waiter == A
-    late.ask()
-    late.refused()
+    late.refused_again()
     assert masters.queues() == [[B]] * 3
 
 
-def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
-    masters = Masters(3)
+def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held(masters: Masters) -> None:
     lease = masters.taken()
     Waiting(masters, A)
     with pytest.raises(ResourceLocked, match=r"^r: held by another client$"):
@@ -84,8 +80,7 @@ def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
 
 
 @kills("dead waiters are called", "queue", lua("type(heard) ~= 'number' or heard == 0", "false"))
-def test_dead_waiters_are_skipped_at_once() -> None:
-    masters = Masters(3)
+def test_dead_waiters_are_skipped_at_once(masters: Masters) -> None:
     lease = masters.taken()
     for name in (A, B):
         Waiting(masters, name)
@@ -97,45 +92,41 @@ def test_dead_waiters_are_skipped_at_once() -> None:
     assert masters.queues() == [[], [], []]
 
 
-def test_an_invalid_waiter_name_is_skipped() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    Waiting(masters, "nonsense")
-    waiting = Waiting(masters, A)
-    free(masters, lease)
+def test_an_invalid_waiter_name_is_skipped(master: Masters) -> None:
+    lease = master.taken()
+    Waiting(master, "nonsense")
+    waiting = Waiting(master, A)
+    free(master, lease)
     waiting.won()
 
 
-def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    Waiting(masters, A)
-    waiting = Waiting(masters, B)
-    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
+def test_all_waiters_of_a_process_that_is_gone_are_removed_together(master: Masters) -> None:
+    lease = master.taken()
+    Waiting(master, A)
+    waiting = Waiting(master, B)
+    queue = master.memories[0].keyspace.sorted_set(master.deployment.queue("r"))
     queue.update({b"P:wake:a %d" % number: 1.0 for number in range(2, 1002)})
-    masters.gone = {"P:wake:a"}
-    free(masters, lease)
-    assert masters.queues() == [[B]]
+    master.gone = {"P:wake:a"}
+    free(master, lease)
+    assert master.queues() == [[B]]
     waiting.won()
 
 
-def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    Waiting(masters, A)
-    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
+def test_more_dead_processes_than_one_script_removes_block_no_waiter(master: Masters) -> None:
+    lease = master.taken()
+    Waiting(master, A)
+    queue = master.memories[0].keyspace.sorted_set(master.deployment.queue("r"))
     channels = [f"P:wake:{number}" for number in range(1001)]
     queue.update({f"{channel} 1".encode(): 1.0 for channel in channels})
-    masters.gone = set(channels)
-    free(masters, lease)
-    assert masters.called == []
-    masters.run(masters.acquire(waiter=A, wait=1.0))
+    master.gone = set(channels)
+    free(master, lease)
+    assert master.called == []
+    master.run(master.acquire(waiter=A, wait=1.0))
 
 
 @kills("a stopped process has a turn for each of its waiters", "queue",
        lua("if channel ~= channel_of(waiter) then", "if false then"))  # fmt: skip
-def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
-    masters = Masters(3)
+def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has(masters: Masters) -> None:
     lease = masters.taken()
     for number in range(1, 101):
         Waiting(masters, f"P:wake:a {number}")
@@ -148,36 +139,31 @@ def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
 
 @kills("a process that asks is removed", "queue",
        lua("if channel ~= channel_of(waiter) then", "if true then"))  # fmt: skip
-def test_a_process_that_asks_has_not_stopped() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
+def test_a_process_that_asks_has_not_stopped(master: Masters) -> None:
+    lease = master.taken()
     for number in (1, 2, 3):
-        Waiting(masters, f"P:wake:a {number}")
-    asks = Waiting(masters, "P:wake:a 4")
-    free(masters, lease)
-    masters.now += TURN / 1e6 + 0.001
-    masters.called.clear()
-    asks.ask()
-    asks.refused()
-    assert masters.called == [(0, "P:wake:a 2")]
-    assert masters.queues() == [[f"P:wake:a {number}" for number in (2, 3, 4, 1)]]
+        Waiting(master, f"P:wake:a {number}")
+    asks = Waiting(master, "P:wake:a 4")
+    free(master, lease)
+    master.now += TURN / 1e6 + 0.001
+    master.called.clear()
+    asks.refused_again()
+    assert master.called == [(0, "P:wake:a 2")]
+    assert master.queues() == [[f"P:wake:a {number}" for number in (2, 3, 4, 1)]]
 
 
 @kills("a late waiter waits for the turns of others", "queue",
        lua("if ticket and is_late(key, waiter) then", "if false then"))  # fmt: skip
-def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> None:
-    masters = Masters(3)
+def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another(masters: Masters) -> None:
     lease = masters.taken()
     late, third = Waiting(masters, A), Waiting(masters, B)
     second = Waiting(masters, C)
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
-    second.ask()
-    second.refused()
+    second.refused_again()
     assert masters.called[-1] == (2, B), "it is the second waiter's turn"
     lease = late.won()
-    third.ask()
-    third.refused()
+    third.refused_again()
     assert masters.queues() == [[B, C]] * 3
     free(masters, lease)
     assert masters.called[0] == (0, B)
@@ -185,8 +171,7 @@ def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> Non
 
 @kills("a late waiter has turn after turn", "queue",
        lua("elseif score >= LATE then", "elseif false then"))  # fmt: skip
-def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
-    masters = Masters(3)
+def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again(masters: Masters) -> None:
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
@@ -200,15 +185,13 @@ def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
     assert masters.queues() == [[], [], []]
 
 
-def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
-    masters = Masters(3)
+def test_a_late_waiter_that_is_refused_has_turns_again(masters: Masters) -> None:
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
     lease = masters.taken()
-    late.ask()
-    late.refused()
+    late.refused_again()
     free(masters, lease)
     with pytest.raises(ResourceLocked, match="reserved for a waiter"):
         masters.taken()
@@ -218,8 +201,7 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
 @kills("no turn is watched", "queue", lua("if not ticket then", "if false then"))
 @kills("a stopped process watches itself", "queue",
        lua("if channel and channel ~= own then", "if channel then"))  # fmt: skip
-def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
-    masters = Masters(3)
+def test_a_waiter_of_another_process_is_asked_to_watch_a_turn(masters: Masters) -> None:
     lease = masters.taken()
     for number in range(1, 4):
         Waiting(masters, f"P:wake:a {number}")
@@ -232,9 +214,8 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
 
 @kills("a turn that was begun is watched late", pauses._until_expiry,
        never("tally.majority(sum(...))"))  # fmt: skip
-def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each() -> None:
+def test_turns_that_pass_unused_cost_little_more_than_a_turn_each(masters: Masters) -> None:
     """The waiter that begins the next turn asks when it is over, however long the queue is."""
-    masters = Masters(3)
     lease = masters.taken()
     for process in "abcde":
         for number in range(1, 41):
@@ -248,45 +229,39 @@ def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each()
     assert masters.now - began == pytest.approx(5 * TURN / 1e6, abs=0.05)
 
 
-def test_one_process_watches_its_own_turns() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
+def test_one_process_watches_its_own_turns(master: Masters) -> None:
+    lease = master.taken()
     for number in range(1, NEWEST + 2):
-        Waiting(masters, f"P:wake:a {number}")
-    free(masters, lease)
-    assert masters.called == [(0, A)]
-    assert masters.watching == [(0, f"P:wake:a {NEWEST + 1}")]
+        Waiting(master, f"P:wake:a {number}")
+    free(master, lease)
+    assert master.called == [(0, A)]
+    assert master.watching == [(0, f"P:wake:a {NEWEST + 1}")]
 
 
-def test_a_waiter_alone_watches_nothing() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    Waiting(masters, A)
-    free(masters, lease)
-    assert masters.watching == []
+def test_a_waiter_alone_watches_nothing(master: Masters) -> None:
+    lease = master.taken()
+    Waiting(master, A)
+    free(master, lease)
+    assert master.watching == []
 
 
 @kills("a turn never ends", "queue", lua("score < 0 and now < -score", "score < 0"))
-def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
-    masters = Masters(3)
+def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it(masters: Masters) -> None:
     lease = masters.taken()
     slow, next_one = Waiting(masters, A), Waiting(masters, B)
     free(masters, lease)
     masters.now += TURN / 1e6 - 0.002
-    next_one.ask()
-    next_one.refused()
+    next_one.refused_again()
     masters.now += 0.003
     lease = next_one.won()
-    slow.ask()
-    slow.refused()
+    slow.refused_again()
     Waiting(masters, C)
     assert masters.queues() == [[A, C]] * 3, "it keeps its ticket"
     free(masters, lease)
     assert masters.called == on_all(masters, A)
 
 
-def test_a_wrong_clock_gains_no_place_beyond_the_skew() -> None:
-    masters = Masters(3)
+def test_a_wrong_clock_gains_no_place_beyond_the_skew(masters: Masters) -> None:
     masters.taken()
     Waiting(masters, A)
     masters.now += 1.1
@@ -307,14 +282,12 @@ def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_ro
         masters.now += 0.2
         wrong = Waiting(masters, B, wall=wall)
         assert masters.queues() == [[B, A]] * 3
-        wrong.ask()
-        wrong.refused()
+        wrong.refused_again()
         assert masters.queues() == [[A, B]] * 3
 
 
 @kills("a stopped waiter has a wrong clock", pauses.clock_lag, instead("most - round(...)", "most"))
-def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> None:
-    masters = Masters(3)
+def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock(masters: Masters) -> None:
     masters.taken()
     protocol = masters.acquire(waiter=A, wait=60.0)
     step = next(protocol)
@@ -323,7 +296,7 @@ def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> N
     masters.now += 2.7
     for _ in range(2):
         masters.hear(step)
-        assert isinstance(masters.after_undo(protocol), Pause)
+        paused(masters.after_undo(protocol))
         step = protocol.send(masters.now)
     assert masters.queues() == [[A, B]] * 3
 
@@ -337,10 +310,8 @@ def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
     waiting = Waiting(masters, A)
     masters.now += 0.1
     Waiting(masters, B)
-    waiting.ask()
-    waiting.refused(deaf=(2, 3, 4))
-    waiting.ask()
-    waiting.refused()
+    waiting.refused_again(deaf=(2, 3, 4))
+    waiting.refused_again()
     assert masters.queues()[2:] == [[A, B]] * 3
 
 
@@ -351,27 +322,24 @@ def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
         masters = Masters(3)
         masters.taken(ttl=0.3)
         protocol = masters.acquire(waiter=asks, wait=60.0)
-        asked = next(protocol)
+        step = next(protocol)
         Waiting(masters, queued)
         masters.now += 0.3
-        assert isinstance(asked, Round)
-        masters.hear(asked)
-        assert (asked.tally.verdict is Verdict.WON) is (asks == A), "on every master the same"
+        verdict = masters.hear(step).tally.verdict
+        assert (verdict is Verdict.WON) is (asks == A), "on every master the same"
         assert masters.called == ([] if asks == A else on_all(masters, A))
         protocol.close()
 
 
 @kills("the ticket is the last proposal", "acquire",
        lua("ticket = proposal - (proposed - tonumber(ticket))", "ticket = proposal"))  # fmt: skip
-def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
-    masters = Masters(3)
+def test_a_master_that_forgot_its_queue_gets_the_same_order_again(masters: Masters) -> None:
     masters.taken()
     first, second = Waiting(masters, A), Waiting(masters, B)
     masters.memories[0].keyspace.sets.clear()
     for waiting in (second, first):
         masters.now += 0.7
-        waiting.ask()
-        waiting.refused()
+        waiting.refused_again()
     assert masters.queues() == [[A, B]] * 3
 
 
@@ -380,17 +348,14 @@ def _refused_by_three_of_five() -> tuple[Masters, Round, Protocol[RedlockLease]]
     masters = Masters(5)
     masters.taken()
     protocol = masters.acquire(waiter=A, wait=60.0)
-    asked = next(protocol)
-    assert isinstance(asked, Round)
-    masters.hear(asked, silent=(3, 4))
-    pause = protocol.send(masters.now)
-    assert isinstance(pause, Pause), "nothing is released at once"
-    return masters, asked, protocol
+    step = masters.hear(next(protocol), silent=(3, 4))
+    paused(protocol.send(masters.now))  # nothing is released at once
+    return masters, step, protocol
 
 
 def _sent_to(step: Step) -> list[int]:
-    assert isinstance(step, Round)
-    return [master for master, command in enumerate(step.commands) if command is not None]
+    commands = asked(step).commands
+    return [master for master, command in enumerate(commands) if command is not None]
 
 
 @kills("a late grant is in the way", Wait.undo_silent, always("not silent"))
@@ -400,23 +365,22 @@ def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant() -> No
     undo, again = protocol.send(masters.now), protocol.send(masters.now)
     assert _sent_to(undo) == [3, 4]
     assert _sent_to(again) == [0, 1, 2, 3, 4]
-    assert isinstance(undo, Round)
-    assert not undo.awaited
+    assert not asked(undo).awaited
 
 
 @kills("an undo where all have refused", Wait.undo_silent,
        instead("last.left & last.tally.reached", "last.left"))  # fmt: skip
 def test_a_waiter_releases_nothing_where_all_have_answered() -> None:
-    masters, asked, protocol = _refused_by_three_of_five()
-    masters.hear(asked, silent=(0, 1, 2))
+    masters, step, protocol = _refused_by_three_of_five()
+    masters.hear(step, silent=(0, 1, 2))
     assert _sent_to(protocol.send(masters.now)) == [0, 1, 2, 3, 4]
 
 
 @kills("the release of a late grant leaves the queue", undo.undo_of_late_grant,
        argument(undo.undo_of, leave="True"))  # fmt: skip
 def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
-    _, asked, *_ = _refused_by_three_of_five()
-    ask = asked.commands[3]
+    _, step, *_ = _refused_by_three_of_five()
+    ask = step.commands[3]
     assert isinstance(ask, Acquire)
     release = undo_of_late_grant(ask)
     assert (release.value, release.waiter, release.calls) == (ask.value, "", False)
@@ -425,61 +389,50 @@ def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
 
 
 @kills("an undo calls", Release.keys, always("self.calls"))
-def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
-    masters = Masters(3)
+def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter(masters: Masters) -> None:
     masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
     masters.memories[2].keyspace.strings.pop(masters.deployment.lock("r"))
-    first.ask()
-    first.refused()
+    first.refused_again()
     assert masters.tokens()[2] == ""
     assert masters.called == []
     assert masters.queues() == [[A, B], [A, B], [B]]
 
 
 @kills("an undo calls nobody", Attempt.undo, instead("leave or self.unreachable", "leave"))
-def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
-    masters = Masters(3)
+def test_an_undo_without_a_quorum_calls_the_next_waiter(masters: Masters) -> None:
     lease = masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
     free(masters, lease)
     masters.called.clear()
-    first.ask()
-    first.refused(mute=(0, 1))
+    first.refused_again(mute=(0, 1))
     assert masters.called == on_all(masters, B), "the grants came too late"
 
 
 @kills("a waiter that has a vote asks seldom", Attempt.queued, always("not last.granted"))
 @kills("all that share the votes ask at once", Wait.pause, never("queueing and attempt.queued"))
 @kills("a waiter in no queue asks seldom", Wait.pause, always("attempt.queued"))
-def test_waiters_that_share_the_votes_do_not_ask_again_at_once() -> None:
-    masters = Masters(3)
+def test_waiters_that_share_the_votes_do_not_ask_again_at_once(masters: Masters) -> None:
     for index, memory in enumerate(masters.memories):
         memory.keyspace.set(masters.deployment.lock("r"), b"%032d {}" % index, 10_000)
     queued = Waiting(masters, A)
-    assert isinstance(queued.step, Pause)
-    assert queued.step.seconds > CALM
-    assert queued.step.unheard < 2 * FALLBACK
+    assert paused(queued.step).seconds > CALM
+    assert paused(queued.step).unheard < 2 * FALLBACK
     masters.memories[0].keyspace.strings.pop(masters.deployment.lock("r"))
     masters.memories[0].keyspace.sets.clear()
-    has_a_vote = Waiting(masters, C)
-    assert isinstance(has_a_vote.step, Pause)
-    assert has_a_vote.step.seconds == 0.01
+    assert paused(Waiting(masters, C).step).seconds == 0.01, "it has a vote"
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"%032d {}" % 7, 10_000)
     for memory in masters.memories[:2]:
         memory.keyspace.sets.clear()
         memory.keyspace.set(masters.deployment.queue("r"), b"of another type")
-    in_few_queues = Waiting(masters, B)
-    assert isinstance(in_few_queues.step, Pause)
-    assert in_few_queues.step.seconds == 0.01
+    assert paused(Waiting(masters, B).step).seconds == 0.01, "it is in few queues"
 
 
 def test_the_rounds_of_a_waiter_are_patient_until_its_wait_is_over() -> None:
     for wait in (0.0, 2.0):
-        step = next(Masters(3).acquire(wait=wait, waiter=A))
-        assert isinstance(step, Round)
+        step = asked(next(Masters(3).acquire(wait=wait, waiter=A)))
         assert step.waits_on(START + wait - 0.001)
         assert not step.waits_on(START + wait)
     answered = Round((), Tally(3), patient=1.0)
@@ -490,14 +443,13 @@ def test_the_rounds_of_a_waiter_are_patient_until_its_wait_is_over() -> None:
 
 
 @kills("a queue never expires", "queue", lua("redis.call('PEXPIRE', key, lasts + LINGER)"))
-def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
-    masters = Masters(1)
-    masters.taken(ttl=2.0)
-    Waiting(masters, A)
-    masters.now += 2.0 + LINGER / 1000 - 0.01
-    assert masters.queues() == [[A]]
-    masters.now += 0.02
-    assert masters.queues() == [[]]
+def test_a_queue_lives_a_little_longer_than_the_lock(master: Masters) -> None:
+    master.taken(ttl=2.0)
+    Waiting(master, A)
+    master.now += 2.0 + LINGER / 1000 - 0.01
+    assert master.queues() == [[A]]
+    master.now += 0.02
+    assert master.queues() == [[]]
 
 
 def test_a_lock_without_expiry_has_a_queue_too() -> None:
@@ -508,21 +460,19 @@ def test_a_lock_without_expiry_has_a_queue_too() -> None:
     assert masters.queues() == [[A]]
 
 
-def test_a_queue_key_of_another_type_costs_no_lock() -> None:
-    masters = Masters(1)
-    masters.memories[0].keyspace.set(masters.deployment.queue("r"), b"something else")
-    lease = masters.taken()
-    Waiting(masters, A)
-    free(masters, lease)
-    masters.taken()
+def test_a_queue_key_of_another_type_costs_no_lock(master: Masters) -> None:
+    master.memories[0].keyspace.set(master.deployment.queue("r"), b"something else")
+    lease = master.taken()
+    Waiting(master, A)
+    free(master, lease)
+    master.taken()
 
 
 # Several resources.
 
 
 @kills("a turn that cannot be used is kept", "acquire", lua("another ~= index and", "false and"))
-def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
-    masters = Masters(3)
+def test_a_waiter_that_cannot_take_everything_passes_its_turn_on(masters: Masters) -> None:
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     one = Waiting(masters, B, "s")
@@ -530,35 +480,30 @@ def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
     free(masters, lease)
     assert masters.called == on_all(masters, A)
     masters.called.clear()
-    both.ask()
-    both.refused()
+    both.refused_again()
     assert masters.called == on_all(masters, B)
     one.won()
 
 
-def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
-    masters = Masters(1)
-    lease = masters.taken("s")
-    both = Waiting(masters, A, "r", "s")
-    Waiting(masters, B, "s")
-    masters.taken("r")
-    free(masters, lease)
+def test_a_turn_that_came_too_late_is_not_passed_on(master: Masters) -> None:
+    lease = master.taken("s")
+    both = Waiting(master, A, "r", "s")
+    Waiting(master, B, "s")
+    master.taken("r")
+    free(master, lease)
     # A client that does not use the queue.
-    masters.memories[0].keyspace.set(masters.deployment.lock("s"), b"foreign", 1000)
-    masters.called.clear()
-    both.ask()
-    both.refused()
-    assert masters.called == []
+    master.memories[0].keyspace.set(master.deployment.lock("s"), b"foreign", 1000)
+    master.called.clear()
+    both.refused_again()
+    assert master.called == []
 
 
-def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
-    masters = Masters(3)
+def test_a_holder_leaves_the_queues_of_all_its_resources(masters: Masters) -> None:
     s = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     r = masters.taken("r")
     free(masters, s)
-    both.ask()
-    both.refused()
+    both.refused_again()
     free(masters, r)
     both.won()
     assert masters.queues("r") == masters.queues("s") == [[], [], []]
@@ -569,8 +514,7 @@ def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
 
 @kills("a client that gives up stays queued", undo.undo_of,
        instead("ask.waiter if leave else ...", "''"))  # fmt: skip
-def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() -> None:
-    masters = Masters(3)
+def test_a_waiter_that_gives_up_leaves_every_queue_to_the_next_one(masters: Masters) -> None:
     lease = masters.taken()
     protocol = masters.acquire(wait=0.05, waiter=A)
     other = Waiting(masters, B)
@@ -581,8 +525,7 @@ def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() 
     other.won()
 
 
-def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
-    masters = Masters(3)
+def test_a_release_removes_the_waiter_from_the_queues_that_refused_it(masters: Masters) -> None:
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease, deaf=(2,))

@@ -10,7 +10,6 @@ import pytest
 from redlock_django.engine import rounds
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import SHORTEST, next_extension
-from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.masters import Masters
 
@@ -82,12 +81,8 @@ def test_a_lock_on_a_bare_majority_survives_the_loss_of_a_master_if_its_ttl_is_l
             break
         masters.now, seconds = plan
         protocol = rounds.extend(masters.deployment, lease, seconds, now=masters.now)
-        step = next(protocol)
-        assert isinstance(step, Round)
-        masters.hear(step, deaf=(0,))
+        step = masters.hear(next(protocol), deaf=(0,))
         if step.tally.verdict is not Verdict.WON:
             masters.now += timeout
-        with pytest.raises(StopIteration) as done:
-            protocol.send(masters.now)
-        state, lease = done.value.value
+        state, lease = masters.end(protocol)
     assert (state is LeaseState.RENEWED) is survives

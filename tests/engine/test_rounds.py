@@ -25,7 +25,7 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import START, Masters
+from tests.engine.masters import START, Masters, asked, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, returns, without
 
@@ -34,12 +34,6 @@ Kind = type[BaseException]
 
 class Cancelled(BaseException):
     """Stands for asyncio's CancelledError."""
-
-
-def asked(step: Step) -> Round:
-    """Return the step, which must be a round."""
-    assert isinstance(step, Round)
-    return step
 
 
 def names(step: Step) -> list[str | None]:
@@ -91,8 +85,7 @@ def test_a_round_is_won_before_the_slowest_master_has_answered() -> None:
 
 @kills("one proposal for all rounds", Wait.next_attempt,
        instead("next(client.proposals)", "(self.ticket or next(client.proposals))"))  # fmt: skip
-def test_every_round_has_a_fresh_token_and_a_new_proposal() -> None:
-    masters = Masters()
+def test_every_round_has_a_fresh_token_and_a_new_proposal(masters: Masters) -> None:
     protocol = masters.acquire(wait=1.0)
     step, tokens, proposals = next(protocol), set(), set()
     for _ in range(20):
@@ -131,9 +124,8 @@ def test_a_proven_holder_is_a_refusal_at_once_with_retry_after() -> None:
     assert one(step).token not in str(caught.value)
 
 
-def test_the_texts_of_a_refusal_are_built_when_they_are_read() -> None:
+def test_the_texts_of_a_refusal_are_built_when_they_are_read(masters: Masters) -> None:
     """Most refusals become a response that says none of them."""
-    masters = Masters(3)
     protocol = masters.acquire()
     refuse(next(protocol), "A", "A", "A")
     with patch.object(Tally, "reasons", return_value=["no"] * 3) as reasons:
@@ -156,9 +148,8 @@ def test_an_error_names_the_resources_at_fault() -> None:
     assert ResourceLocked("held").resources == ()
 
 
-def test_a_refusal_leaves_the_process_without_tokens() -> None:
+def test_a_refusal_leaves_the_process_without_tokens(masters: Masters) -> None:
     """As an argument of a task, or in a report about an error."""
-    masters = Masters(3)
     taken = masters.taken("r")
     with pytest.raises(ResourceLocked) as caught:
         masters.run(masters.acquire("r"))
@@ -172,8 +163,7 @@ def test_a_refusal_leaves_the_process_without_tokens() -> None:
         assert error.retry_after == pytest.approx(10, abs=0.1)
 
 
-def test_a_lock_without_expiry_has_no_retry_after() -> None:
-    masters = Masters()
+def test_a_lock_without_expiry_has_no_retry_after(masters: Masters) -> None:
     protocol = masters.acquire()
     refuse(next(protocol), "A", "A", "A", left=-1)
     with pytest.raises(ResourceLocked) as caught:
@@ -181,8 +171,7 @@ def test_a_lock_without_expiry_has_no_retry_after() -> None:
     assert caught.value.retry_after is None
 
 
-def test_an_acquire_without_a_quorum_is_refused_and_undone() -> None:
-    masters = Masters(3)
+def test_an_acquire_without_a_quorum_is_refused_and_undone(masters: Masters) -> None:
     with pytest.raises(QuorumUnreachable) as caught:
         masters.run(masters.acquire("r", "s"), deaf=(0, 1))
     assert caught.value.retry_after is None
@@ -193,9 +182,8 @@ def test_an_acquire_without_a_quorum_is_refused_and_undone() -> None:
 
 
 @kills("stale connections refuse a lock", Attempt.split, never("last.only_stale"))
-def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
+def test_a_round_that_failed_for_stale_connections_is_asked_again(masters: Masters) -> None:
     """Also without waiting, if the masters that failed for another reason are a minority."""
-    masters = Masters(3)
     protocol = masters.acquire()
     step = next(protocol)
     for index, vote in enumerate((failed("down", sent=False), failed("closed", stale=True))):
@@ -207,8 +195,7 @@ def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
 
 
 @kills("one stale connection is enough", Tally.only_stale, instead("len(lasting)", "0"))
-def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
-    masters = Masters(3)
+def test_a_majority_that_failed_for_other_reasons_is_not_asked_again(masters: Masters) -> None:
     protocol = masters.acquire()
     step = next(protocol)
     for index, vote in enumerate((failed("hung"), failed("down", sent=False))):
@@ -220,9 +207,8 @@ def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
 
 
 @kills("split votes without end", Wait.goes_on, always("now < self.limit"))
-def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
+def test_split_votes_are_asked_again_until_their_time_is_over(masters: Masters) -> None:
     """A call ends with an attempt that began before `wait` and `overrun` were over."""
-    masters = Masters(3)
     protocol = masters.acquire(wait=1.0, overrun=0.5)
     attempts = []
 
@@ -231,9 +217,7 @@ def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
         masters.now += 0.4  # as on a host that is very busy
         refuse(step, "A", "B", None)
         is_undo(protocol.send(masters.now), one(step), {2})
-        pause = protocol.send(masters.now)
-        assert isinstance(pause, Pause)
-        masters.now += pause.seconds
+        masters.now += paused(protocol.send(masters.now)).seconds
         return protocol.send(masters.now)
 
     last = attempt(attempt(attempt(next(protocol))))
@@ -249,14 +233,12 @@ def test_a_pause_between_split_votes_ends_in_time() -> None:
         protocol = masters.acquire(wait=0.0, overrun=0.005)
         refuse(next(protocol), "A", "B", None)
         protocol.send(masters.now)
-        pause = protocol.send(masters.now + stalled)
-        assert isinstance(pause, Pause)
+        pause = paused(protocol.send(masters.now + stalled))
         assert pause.seconds == pytest.approx(left, abs=1e-6)
 
 
 @kills("a split vote is a refusal", Wait.goes_on, never("attempt.split", nth=1))
-def test_a_split_vote_that_is_over_is_won() -> None:
-    masters = Masters(3)
+def test_a_split_vote_that_is_over_is_won(masters: Masters) -> None:
     protocol = masters.acquire(wait=0.0)
     refuse(next(protocol), "A", "B", "C")
     assert isinstance(protocol.send(masters.now), Pause), "there is nothing to undo"
@@ -275,8 +257,7 @@ def test_a_client_that_does_not_wait_gives_up_after_some_split_votes() -> None:
     assert caught.value.retry_after == pytest.approx(9.0, abs=0.2)
 
 
-def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
-    masters = Masters(3)
+def test_a_wait_ends_at_its_deadline_and_not_before(masters: Masters) -> None:
     masters.taken(ttl=60)
     with pytest.raises(ResourceLocked) as caught:
         masters.run(masters.acquire(wait=2.0))
@@ -286,24 +267,19 @@ def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
 
 
 @kills("pauses are only random", pauses._until_expiry, always("left is None"))
-def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
-    masters = Masters(3)
+def test_no_pause_is_longer_than_the_lock_in_the_way(masters: Masters) -> None:
     protocol = masters.acquire(wait=5.0)
     refuse(next(protocol), "A", "A", None, left=3)
     protocol.send(masters.now)
-    pause = protocol.send(masters.now)
-    assert isinstance(pause, Pause)
-    assert pause.seconds == pytest.approx(0.004)
+    assert paused(protocol.send(masters.now)).seconds == pytest.approx(0.004)
 
 
 @kills("elapsed time is ignored", Attempt.end, never("now >= self.until"))
 @kills("validity from the answer", Attempt.end, argument(valid_until, started="now"))
 @kills("no undo", Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE"))
-def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
-    masters = Masters(3)
+def test_a_round_that_is_won_too_late_is_undone_everywhere(masters: Masters) -> None:
     protocol = masters.acquire(ttl=1.0)
-    step = next(protocol)
-    masters.hear(step)
+    step = masters.hear(next(protocol))
     masters.now += 0.989
     is_undo(protocol.send(masters.now), one(step), {0, 1, 2})
     with pytest.raises(QuorumUnreachable, match="too slowly for the lock's TTL"):
@@ -330,8 +306,7 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], R
 
 @kills("confirmed where it is gone", "confirm",
        lua("if not lock then", "lock = lock or ARGV[2] if false then"))  # fmt: skip
-def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
-    masters = Masters(3)
+def test_a_lock_that_has_gone_before_its_confirmation_is_not_held(masters: Masters) -> None:
     protocol, confirm, ask = _to_confirm(masters)
     masters.forget(0)
     masters.forget(1)
@@ -347,9 +322,8 @@ def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
     ("took", "deaf", "why"), [(0.99, (), "too slowly"), (0.0, (0, 1), "2 of 3 masters")]
 )
 def test_a_lock_that_is_confirmed_too_late_or_by_a_minority_is_undone(
-    took: float, deaf: tuple[int, ...], why: str
+    took: float, deaf: tuple[int, ...], why: str, masters: Masters
 ) -> None:
-    masters = Masters(3)
     protocol, confirm, ask = _to_confirm(masters, ttl=1.0)
     masters.hear(confirm, deaf=deaf)
     masters.now += took
@@ -385,8 +359,7 @@ def test_an_interrupted_round_is_undone_where_it_may_be_granted(kind: Kind) -> N
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_a_confirm_round_that_is_interrupted_is_undone(kind: Kind) -> None:
-    masters = Masters(3)
+def test_a_confirm_round_that_is_interrupted_is_undone(kind: Kind, masters: Masters) -> None:
     protocol, _, ask = _to_confirm(masters)
     undo = protocol.throw(kind())
     is_undo(undo, ask, {0, 1, 2})
@@ -449,8 +422,7 @@ def _extend(masters: Masters, lease: RedlockLease, ttl: float = 10.0) -> Protoco
 
 
 @kills("extended from the answer", rounds.extend, argument(valid_until, started="now"))
-def test_an_extension_is_valid_from_before_its_first_byte() -> None:
-    masters = Masters(3)
+def test_an_extension_is_valid_from_before_its_first_byte(masters: Masters) -> None:
     lease = masters.taken(ttl=10)
     masters.now += 4.0
     protocol = _extend(masters, lease, 8.0)
@@ -468,8 +440,7 @@ def test_an_extension_is_valid_from_before_its_first_byte() -> None:
 
 @kills("an extension takes over", "ownership",
        lua("if lock and lock:sub(1, length) ~= own then", "if false then"))  # fmt: skip
-def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client() -> None:
-    masters = Masters(3)
+def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client(masters: Masters) -> None:
     lease = masters.taken()
     for index in (0, 1):
         masters.forget(index)
@@ -480,8 +451,7 @@ def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client() -> Non
 
 
 @kills("extended after the deadline", rounds.extend, never("now >= lease.until", nth=1))
-def test_an_extension_sends_nothing_after_the_deadline() -> None:
-    masters = Masters(3)
+def test_an_extension_sends_nothing_after_the_deadline(masters: Masters) -> None:
     lease = masters.taken()
     masters.now = lease.until
     with pytest.raises(StopIteration) as done:
@@ -490,40 +460,30 @@ def test_an_extension_sends_nothing_after_the_deadline() -> None:
 
 
 @kills("extended by a late answer", rounds.extend, never("now >= lease.until", nth=2))
-def test_an_extension_answered_after_the_old_deadline_is_lost() -> None:
-    masters = Masters(3)
+def test_an_extension_answered_after_the_old_deadline_is_lost(masters: Masters) -> None:
     lease = masters.taken()
     masters.now = lease.until - 0.01
     protocol = _extend(masters, lease)
-    step = asked(next(protocol))
-    masters.hear(step)
+    step = masters.hear(next(protocol))
     assert step.tally.verdict is Verdict.WON
     masters.now = lease.until
-    with pytest.raises(StopIteration) as done:
-        protocol.send(masters.now)
-    assert done.value.value[0] is LeaseState.LOST
+    assert masters.end(protocol)[0] is LeaseState.LOST
 
 
 @kills("renewed into the past", rounds.extend, always("now < until"))
-def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
-    masters = Masters(3)
+def test_an_extension_used_up_by_its_own_round_is_unknown(masters: Masters) -> None:
     lease = masters.taken(ttl=10)
     protocol = _extend(masters, lease, 0.5)
     masters.hear(next(protocol))
     masters.now += 1.0
-    with pytest.raises(StopIteration) as done:
-        protocol.send(masters.now)
-    state, same = done.value.value
+    state, same = masters.end(protocol)
     assert state is LeaseState.UNKNOWN
     assert same.until == lease.until
 
 
 @kills("a heal counts at once", Heal.vote, never("vote.ballot is Ballot.GRANTED"))
 @kills("no master is healed", rounds.extend, never("master in forgot"))
-def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
-    None
-):
-    masters = Masters(3)
+def test_a_master_that_forgot_is_healed_and_counts_an_extension_later(masters: Masters) -> None:
     lease = masters.run(masters.acquire(), down=(2,))
     assert lease.reached == {0, 1}
     state, lease = masters.run(_extend(masters, lease))
@@ -551,17 +511,13 @@ def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_th
     assert step.tally.granted == 3
 
 
-def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
+def test_a_late_reply_of_a_master_that_forgot_counts(masters: Masters) -> None:
     """Votes that come in after the verdict still show which masters to heal."""
-    masters = Masters(3)
     lease = masters.taken()
     masters.forget(2)
     protocol = _extend(masters, lease)
-    step = asked(next(protocol))
-    masters.hear(step, silent=(2,))
-    with pytest.raises(StopIteration) as done:
-        protocol.send(masters.now)
-    lease = done.value.value[1]
+    step = masters.hear(next(protocol), silent=(2,))
+    lease = masters.end(protocol)[1]
     masters.hear(step)
     assert names(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
 
@@ -569,8 +525,7 @@ def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
 # Release.
 
 
-def test_a_release_deletes_the_lock_on_every_master() -> None:
-    masters = Masters(3)
+def test_a_release_deletes_the_lock_on_every_master(masters: Masters) -> None:
     lease = masters.taken("r", "s")
     protocol = rounds.release(masters.deployment, lease)
     step = asked(next(protocol))
@@ -579,8 +534,7 @@ def test_a_release_deletes_the_lock_on_every_master() -> None:
     assert masters.tokens("r") == masters.tokens("s") == ["", "", ""]
 
 
-def test_a_release_is_false_where_the_lock_was_lost() -> None:
-    masters = Masters(3)
+def test_a_release_is_false_where_the_lock_was_lost(masters: Masters) -> None:
     lease = masters.taken()
     masters.forget(0)
     masters.forget(2)
@@ -594,8 +548,7 @@ def test_a_release_is_false_where_the_lock_was_lost() -> None:
 
 @kills("too few answers are a success", rounds.release,
        instead("... if tally.denied else None", "not tally.denied"))  # fmt: skip
-def test_a_release_is_none_where_too_few_answer() -> None:
-    masters = Masters(3)
+def test_a_release_is_none_where_too_few_answer(masters: Masters) -> None:
     lease = masters.taken()
     assert masters.run(rounds.release(masters.deployment, lease), deaf=(0, 1)) is None
     masters = Masters(3)
@@ -606,8 +559,7 @@ def test_a_release_is_none_where_too_few_answer() -> None:
 
 @kills("a release skips masters being healed", rounds.release,
        instead("lease.reached | lease.tally.forgot", "lease.reached"))  # fmt: skip
-def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed() -> None:
-    masters = Masters(3)
+def test_a_release_goes_to_masters_that_may_have_the_lock_or_are_healed(masters: Masters) -> None:
     lease = masters.run(masters.acquire(), down=(2,))
     assert names(next(rounds.release(masters.deployment, lease))) == ["release", "release", None]
     _, lease = masters.run(_extend(masters, lease))
@@ -616,8 +568,7 @@ def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_hea
 
 @kills("acquire ignores tombstones", "acquire", lua("if seen[3] then", "if false then"))
 @kills("no tombstone", Release.arguments, never("self.bury"))
-def test_a_release_can_bury_and_need_not_be_awaited() -> None:
-    masters = Masters(3)
+def test_a_release_can_bury_and_need_not_be_awaited(masters: Masters) -> None:
     lease = masters.taken()
     protocol = rounds.release(masters.deployment, lease, awaited=False, bury=True)
     step = asked(next(protocol))
@@ -636,8 +587,7 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
 @kills("a release cut off by Ctrl-C", rounds.release, without("yield Round(..., awaited=False)"),
        RuntimeError)  # fmt: skip
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
-    masters = Masters(3)
+def test_a_release_that_was_interrupted_is_sent_again(kind: Kind, masters: Masters) -> None:
     lease = masters.taken()
     protocol = rounds.release(masters.deployment, lease, bury=True)
     first = asked(next(protocol))
@@ -651,8 +601,7 @@ def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
 # Several resources: all or nothing.
 
 
-def test_resources_in_opposite_orders_do_not_deadlock() -> None:
-    masters = Masters(3)
+def test_resources_in_opposite_orders_do_not_deadlock(masters: Masters) -> None:
     first, second = masters.acquire("a", "b", wait=1), masters.acquire("b", "a", wait=1)
     early, late = asked(next(first)), asked(next(second))
     masters.hear(early, silent=(1, 2))

@@ -18,7 +18,6 @@ from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.statuses import Status
-from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import undo_of
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.links.late_masters import LateWatch
@@ -29,7 +28,7 @@ from tests.engine.changes import CHANGES
 from tests.engine.client_store import SimulatedStore
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import Masters
+from tests.engine.masters import Masters, asked
 from tests.engine.mutants import all_mutants, kills
 from tests.engine.mutation import Change, at_start, changed, instead, never, returns, without
 from tests.engine.shrink import shrunk
@@ -376,14 +375,11 @@ def test_bytes_that_are_cut_are_missed() -> None:
 
 
 @kills("one token for all rounds", Wait.next_attempt, instead("next(client.tokens)", "'0' * 32"))
-def test_a_late_undo_cannot_free_the_round_after_it() -> None:
+def test_a_late_undo_cannot_free_the_round_after_it(masters: Masters) -> None:
     """The masters hear round 1 and their replies are lost; its undo arrives after round 2 won."""
-    masters = Masters(3)
     protocol = masters.acquire(wait=1.0)
-    first = next(protocol)
-    masters.hear(first, mute=(0, 1, 2))
-    undo = protocol.send(masters.now)
-    assert isinstance(undo, Round)
+    masters.hear(next(protocol), mute=(0, 1, 2))
+    undo = asked(protocol.send(masters.now))
     # As without links: the undo was sent, and round 2 overtakes it.
     for memory in masters.memories:
         memory.keyspace.strings.pop(masters.deployment.lock("r"), None)
@@ -396,9 +392,8 @@ def test_a_late_undo_cannot_free_the_round_after_it() -> None:
 
 
 @kills("an extension re-creates", "ownership", lua("if absent > 0 then", "if false then"))
-def test_an_extension_counts_no_master_that_has_forgotten() -> None:
+def test_an_extension_counts_no_master_that_has_forgotten(masters: Masters) -> None:
     """B acquired m1 and m2, and m1 has forgotten B's lock, too."""
-    masters = Masters(3)
     mine = masters.run(masters.acquire(), down=(2,))
     masters.forget(1)
     rival = masters.run(masters.acquire(), down=(0,))

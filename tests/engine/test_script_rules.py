@@ -44,11 +44,10 @@ def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
 
 @kills("any marker will do", "trusted", lua("seen[1] ~= ARGV[#ARGV - 1] or"))
 @kills("ready before its time", "trusted", lua(" or now < tonumber(ARGV[#ARGV])"))
-def test_no_script_counts_a_master_without_its_marker_or_before_its_time() -> None:
-    masters = Masters(1)
-    memory, now = masters.memories[0], int(masters.now * 1_000_000)
-    fence = int(_said(masters, _acquire(masters))[2])
-    common, later = _common(masters), now + 1_000_000
+def test_no_script_counts_a_master_without_its_marker_or_before_its_time(master: Masters) -> None:
+    memory, now = master.memories[0], int(master.now * 1_000_000)
+    fence = int(_said(master, _acquire(master))[2])
+    common, later = _common(master), now + 1_000_000
     commands: tuple[Command, ...] = (
         Acquire(**common, ttl=10.0, proposal=now),
         Acquire(**common, ttl=10.0, proposal=now, limit=2),
@@ -64,57 +63,53 @@ def test_no_script_counts_a_master_without_its_marker_or_before_its_time() -> No
             assert reply.status == Status.NOT_READY, command.name
     assert memory.keyspace.strings == stored
     for command in commands:
-        assert _said(masters, command, now)[0] == Status.GRANTED, "at its time it is counted"
-    del memory.keyspace.strings[masters.deployment.marker]  # as FLUSHALL does
+        assert _said(master, command, now)[0] == Status.GRANTED, "at its time it is counted"
+    del memory.keyspace.strings[master.deployment.marker]  # as FLUSHALL does
     for command in commands:
-        assert _said(masters, command)[0] == Status.NOT_READY, command.name
+        assert _said(master, command)[0] == Status.NOT_READY, command.name
 
 
 @kills("confirm goes down", "confirm",
        lua("math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))",
            "tonumber(ARGV[2 + index])"))  # fmt: skip
-def test_a_confirmation_lowers_no_fence() -> None:
-    masters = Masters(1)
-    _, _, fence = _said(masters, _acquire(masters))
-    confirm = Confirm(**_common(masters), fences=(fence - 1,))
-    assert _said(masters, confirm)[2] == fence
-    assert masters.fences() == [fence]
+def test_a_confirmation_lowers_no_fence(master: Masters) -> None:
+    _, _, fence = _said(master, _acquire(master))
+    confirm = Confirm(**_common(master), fences=(fence - 1,))
+    assert _said(master, confirm)[2] == fence
+    assert master.fences() == [fence]
 
 
 @kills("any client may mark", "join", lua("mode == 'join' or mode == 'distrust'", "false"))
-def test_a_client_that_does_not_know_the_masters_marks_none() -> None:
-    masters = Masters(1)
-    del masters.memories[0].keyspace.strings[masters.deployment.marker]
+def test_a_client_that_does_not_know_the_masters_marks_none(master: Masters) -> None:
+    del master.memories[0].keyspace.strings[master.deployment.marker]
     for mode in ("join", "distrust"):
-        join = Join(deployment=masters.deployment, run_id="1" * 40, mode=mode)
-        assert masters.memories[0].ask(join).status == Status.UNMARKED
-        assert masters.memories[0].keyspace.get(masters.deployment.marker) is None
+        join = Join(deployment=master.deployment, run_id="1" * 40, mode=mode)
+        assert master.memories[0].ask(join).status == Status.UNMARKED
+        assert master.memories[0].keyspace.get(master.deployment.marker) is None
 
 
 @kills("every resource at fault is the first", "acquire",
        lua("now, index, left, stored", "now, 1, left, stored"))  # fmt: skip
-def test_a_refusal_names_the_resource_at_fault() -> None:
-    masters = Masters(1)
-    assert _said(masters, _acquire(masters, A, "s"))[0] == Status.GRANTED
-    status, _, index, *_ = _said(masters, _acquire(masters, B, "r", "s"))
+def test_a_refusal_names_the_resource_at_fault(master: Masters) -> None:
+    assert _said(master, _acquire(master, A, "s"))[0] == Status.GRANTED
+    status, _, index, *_ = _said(master, _acquire(master, B, "r", "s"))
     assert (status, index) == (Status.REFUSED, 2)
 
 
 @kills("a release without a clock ends no turn", "release",
        lua("if now == 0 and (has_waiters or left > 0) then",
            "if now == 0 and left > 0 then"))  # fmt: skip
-def test_a_release_sees_that_a_turn_is_over() -> None:
-    masters = Masters(1)
-    _said(masters, _acquire(masters))
+def test_a_release_sees_that_a_turn_is_over(master: Masters) -> None:
+    _said(master, _acquire(master))
     for token, waiter in ((B, "redlock:wake:b 1"), (C, "redlock:wake:c 2")):
-        masters.now += 0.01
-        _said(masters, _acquire(masters, token, waiter=waiter))
-    release = Release(**_common(masters))
-    _said(masters, release)
-    assert masters.called == [(0, "redlock:wake:b 1")]
-    masters.now += 1.0
-    _said(masters, replace(release))
-    assert masters.called[1:] == [(0, "redlock:wake:c 2")]
+        master.now += 0.01
+        _said(master, _acquire(master, token, waiter=waiter))
+    release = Release(**_common(master))
+    _said(master, release)
+    assert master.called == [(0, "redlock:wake:b 1")]
+    master.now += 1.0
+    _said(master, replace(release))
+    assert master.called[1:] == [(0, "redlock:wake:c 2")]
 
 
 def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -> Acquire:
@@ -125,23 +120,21 @@ def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -
 
 @kills("a waiter for a slot is refused as if it did not wait", "refuse",
        lua("has_waiters or waiter ~= ''", "has_waiters"))  # fmt: skip
-def test_a_waiter_for_a_slot_stands_in_the_queue() -> None:
-    masters = Masters(1)
+def test_a_waiter_for_a_slot_stands_in_the_queue(master: Masters) -> None:
     for token, resource in ((A, "r"), (B, "r[1]")):
-        assert _said(masters, _slot(masters, token, resource))[0] == Status.GRANTED
-    waiting = _said(masters, _slot(masters, C, waiter="redlock:wake:c 1"))
-    assert (waiting[0], masters.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
+        assert _said(master, _slot(master, token, resource))[0] == Status.GRANTED
+    waiting = _said(master, _slot(master, C, waiter="redlock:wake:c 1"))
+    assert (waiting[0], master.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
-def test_a_lock_or_an_index_of_another_type_is_an_answer_and_sets_nothing() -> None:
-    masters = Masters(1)
-    keyspace, keys = masters.memories[0].keyspace, masters.deployment
+def test_a_lock_or_an_index_of_another_type_is_an_answer_and_sets_nothing(master: Masters) -> None:
+    keyspace, keys = master.memories[0].keyspace, master.deployment
     keyspace.sets[keys.lock("r")] = {b"x": 1.0}
-    assert _said(masters, _acquire(masters))[0] == Status.CORRUPT
+    assert _said(master, _acquire(master))[0] == Status.CORRUPT
     keyspace.drop(keys.held)
     keyspace.set(keys.held, b"x")
-    assert _said(masters, _acquire(masters, A, "s"))[0] == Status.CORRUPT
-    assert masters.tokens("s") == [""]
+    assert _said(master, _acquire(master, A, "s"))[0] == Status.CORRUPT
+    assert master.tokens("s") == [""]
 
 
 def _replies_to_plain_commands(seed: int) -> list[Any]:

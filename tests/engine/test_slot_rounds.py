@@ -18,10 +18,9 @@ from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
-from redlock_django.engine.steps import Pause, Round
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import MARKER, Masters, Waiting, free
+from tests.engine.masters import MARKER, Masters, Waiting, asked, free, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, without
 from tests.replies import unpacked
@@ -95,20 +94,20 @@ def choice(*votes: Vote | None, limit: int = 3) -> SlotChoice:
     return slots
 
 
-def asked(slots: SlotChoice, number: int = 0, called: int | None = None) -> int:
+def chosen(slots: SlotChoice, number: int = 0, called: int | None = None) -> int:
     (resource,) = slots.resource(f"{number:08x}", called)
     return slot_of(resource)
 
 
 def test_at_first_any_slot_is_asked_for() -> None:
     slots = SlotChoice("r", 3, ReleasedSlots())
-    assert [asked(slots, number) for number in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert [chosen(slots, number) for number in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
 def test_the_slot_that_a_call_names_is_asked_for() -> None:
     slots = choice(refusal("101"), refusal("101"), refusal("101"))
-    assert asked(slots, 0, called=2) == 2
-    assert asked(slots, 0, called=3) == 1, "a deployment with a larger limit may name it"
+    assert chosen(slots, 0, called=2) == 2
+    assert chosen(slots, 0, called=3) == 1, "a deployment with a larger limit may name it"
 
 
 @kills("a known slot is asked for again and again", SlotChoice.note, without("self._known = None"))
@@ -117,18 +116,18 @@ def test_the_slot_that_the_process_released_last_is_asked_for_first() -> None:
     for slot in (0, 2, 1, 2):
         released.add("r", slot)
     first, second = SlotChoice("r", 3, released), SlotChoice("r", 3, released)
-    assert [asked(first), asked(second)] == [1, 2] or [asked(first), asked(second)] == [2, 1]
+    assert [chosen(first), chosen(second)] == [1, 2] or [chosen(first), chosen(second)] == [2, 1]
     first.note(lost(*[refusal("110")] * 3), throughout=True)
-    assert asked(first) == 2, "once only"
-    assert asked(SlotChoice("r", 2, released)) == 0
-    assert asked(SlotChoice("r", 2, released), 1) == 1, "nothing is known any more"
+    assert chosen(first) == 2, "once only"
+    assert chosen(SlotChoice("r", 2, released)) == 0
+    assert chosen(SlotChoice("r", 2, released), 1) == 1, "nothing is known any more"
 
 
 @kills("a slot beyond the limit", SlotChoice.resource, never("slot >= self.limit"))
 def test_a_slot_beyond_a_smaller_limit_is_not_asked_for() -> None:
     released = ReleasedSlots()
     released.add("r", 2)
-    assert asked(SlotChoice("r", 2, released), 1) == 1
+    assert chosen(SlotChoice("r", 2, released), 1) == 1
 
 
 @kills("the released slots of every name", ReleasedSlots.add, without("self._slots.clear()"))
@@ -145,13 +144,13 @@ def test_the_slots_of_a_limited_number_of_names_are_remembered() -> None:
 def test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for() -> None:
     slots = choice(refusal("110"), refusal("101"), refusal("110"), limit=3)
     assert slots.is_open
-    assert asked(slots) == 2
+    assert chosen(slots) == 2
 
 
 def test_no_slot_is_open_that_a_majority_shows_as_taken() -> None:
     assert not choice(refusal("110"), refusal("101"), refusal("011")).is_open
     assert not choice(refusal("11"), refusal("11"), granted(0, (1,)), limit=2).is_open
-    assert asked(choice(*[refusal("111")] * 3), 1) == 1, "a waiter asks for any"
+    assert chosen(choice(*[refusal("111")] * 3), 1) == 1, "a waiter asks for any"
 
 
 @kills("a slot is free on a master that failed", SlotChoice.note, without("failed |= 1 << master"))
@@ -167,7 +166,7 @@ def test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot() -> Non
     for other in (granted(0, (1,)), None):
         slots = choice(refusal("10"), refusal("11"), other, limit=2)
         assert slots.is_open
-        assert asked(slots) == 1
+        assert chosen(slots) == 1
 
 
 @kills("all slots are free where none is shown", SlotChoice.note,
@@ -176,14 +175,14 @@ def test_a_refusal_without_an_occupancy_shows_all_slots_as_taken() -> None:
     assert not choice(refusal(""), refusal(""), refusal("10")).is_open
     slots = choice(refusal(""), refusal("10"), refusal("10"), limit=2)
     assert slots.is_open
-    assert asked(slots) == 1
+    assert chosen(slots) == 1
 
 
 @kills("a taken slot is asked for again", SlotChoice.note, never("throughout"))
 def test_a_call_that_does_not_wait_asks_for_no_slot_again_that_was_taken() -> None:
     """Each slot is free at some moment, and none throughout the call."""
     slots = choice(refusal("10"), refusal("10"), refusal("10"), limit=2)
-    assert asked(slots) == 1
+    assert chosen(slots) == 1
     slots.note(lost(*[refusal("01")] * 3), throughout=True)
     assert not slots.is_open
 
@@ -194,14 +193,13 @@ def test_a_waiter_asks_for_a_slot_that_came_free_during_its_wait() -> None:
     for taken in ("10", "01"):
         slots.note(lost(*[refusal(taken)] * 3), throughout=False)
         assert slots.is_open
-    assert asked(slots) == 0
+    assert chosen(slots) == 0
 
 
 # Grants and refusals.
 
 
-def test_a_slot_is_free_as_long_as_fewer_clients_hold_one() -> None:
-    masters = Masters(3)
+def test_a_slot_is_free_as_long_as_fewer_clients_hold_one(masters: Masters) -> None:
     first, second = taken(masters, 0), taken(masters, 1)
     assert (first.resources, second.resources) == (("r",), ("r[1]",))
     assert first.limit == second.limit == 2
@@ -214,8 +212,7 @@ def test_a_slot_is_free_as_long_as_fewer_clients_hold_one() -> None:
 @kills("refused beside a free slot", Wait._may_take_another, never("self.slots.is_open"))
 @kills("a refusal beside a free slot does not show it", "refuse",
        lua("(holder and '1' or '0')", "'1'"))  # fmt: skip
-def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
-    masters = Masters(3)
+def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free(masters: Masters) -> None:
     taken(masters, 0, 3)
     taken(masters, 1, 3)
     lease = masters.run(masters.acquire(limit=3, tokens=aiming(0)))
@@ -223,13 +220,11 @@ def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
 
 
 @kills("refused after a stall", Wait.goes_on, never("not attempt.split"))
-def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
-    masters = Masters(3)
+def test_a_client_asks_for_the_free_slot_also_after_a_stall(masters: Masters) -> None:
     taken(masters, 0, 3)
     taken(masters, 1, 3)
     protocol = masters.acquire(limit=3, tokens=aiming(0), overrun=0.1)
-    step = next(protocol)
-    masters.hear(step)
+    masters.hear(next(protocol))
     masters.now += 5.0  # as in a process that was stopped
     lease = masters.carry(protocol, protocol.send(masters.now))
     assert (lease.slot, lease.attempts) == (2, 2)
@@ -237,31 +232,26 @@ def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
 
 @kills("a waiter pauses beside a free slot", Wait.pause, never("self._may_take_another(attempt)"))
 @kills("all slots are shown as free", "refuse", lua("holder and '1' or '0'", "'0'"))
-def test_it_asks_at_once_also_where_it_waits() -> None:
-    masters = Masters(3)
+def test_it_asks_at_once_also_where_it_waits(masters: Masters) -> None:
     taken(masters, 0)
     waiting = waits(masters, A)
-    assert isinstance(waiting.step, Pause)
-    assert waiting.step.seconds == 0.0
+    assert paused(waiting.step).seconds == 0.0
     assert waiting.won().slot == 1
     assert masters.queues() == [[], [], []]
 
 
 @kills("a slot taken on one master is taken", SlotChoice.note,
        instead("tally.majority(...)", "not least"))  # fmt: skip
-def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> None:
+def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken(masters: Masters) -> None:
     """Slot 0 is held on all masters, slot 1 on one that another client has reached alone."""
-    masters = Masters(3)
     taken(masters, 0)
-    part = next(masters.acquire(limit=2, tokens=aiming(1)))
-    masters.hear(part, down=(1, 2))
+    masters.hear(next(masters.acquire(limit=2, tokens=aiming(1))), down=(1, 2))
     lease = masters.run(masters.acquire(limit=2, tokens=aiming(0)))
     assert lease.slot == 1
 
 
 @kills("a wrong guess is a wait", Wait._waited, always("self.paused"))
-def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
-    masters = Masters(3)
+def test_a_wrong_guess_of_a_slot_is_no_wait(masters: Masters) -> None:
     taken(masters, 0, 2)
     for guesses in ((0, 1), (0,)):
         protocol = masters.acquire(limit=2, tokens=aiming(*guesses))
@@ -292,46 +282,37 @@ def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
     protocol = masters.acquire(limit=limit)
     step = next(protocol)
     for _ in range(limit - 1):
-        assert isinstance(step, Round)
-        ask = step.commands[0]
+        ask = asked(step).commands[0]
         assert ask is not None
         taken(masters, slot_of(ask.resources[0]), limit)
         masters.hear(step)
-        pause = masters.after_undo(protocol)
-        assert isinstance(pause, Pause)
-        assert pause.seconds == 0.0
+        assert paused(masters.after_undo(protocol)).seconds == 0.0
         step = protocol.send(masters.now)
     assert masters.carry(protocol, step).attempts == limit
 
 
 @kills("asked again although all are taken", Wait._may_take_another, always("self.slots.is_open"))
-def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
-    masters = Masters(3)
+def test_a_refusal_needs_one_round_where_all_are_taken(masters: Masters) -> None:
     taken(masters, 0)
     taken(masters, 1)
     protocol = masters.acquire(limit=2)
-    step = next(protocol)
-    masters.hear(step)
+    masters.hear(next(protocol))
     with pytest.raises(LimitReached) as refused:
         protocol.send(masters.now)
     assert refused.value.attempts == 1
 
 
 @kills("asked again without a quorum", Wait._may_take_another, always("not attempt.unreachable"))
-def test_a_waiter_without_a_quorum_pauses() -> None:
-    masters = Masters(3)
+def test_a_waiter_without_a_quorum_pauses(masters: Masters) -> None:
     protocol = masters.acquire(limit=2, wait=60.0, ttl=1.0)
     step = next(protocol)
     masters.now += 1.0
     masters.hear(step)
-    pause = masters.after_undo(protocol)
-    assert isinstance(pause, Pause)
-    assert pause.seconds > 0.0
+    assert paused(masters.after_undo(protocol)).seconds > 0.0
 
 
 @kills("the slot that is free last says when", "refuse", lua("lasts < left", "lasts > left"))
-def test_the_soonest_slot_says_when_to_try_again() -> None:
-    masters = Masters(3)
+def test_the_soonest_slot_says_when_to_try_again(masters: Masters) -> None:
     taken(masters, 0, ttl=8.0)
     taken(masters, 1, ttl=3.0)
     with pytest.raises(LimitReached) as refused:
@@ -352,29 +333,26 @@ def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: An
     return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
 
 
-def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock() -> None:
-    masters = Masters(1)
+def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock(master: Masters) -> None:
     for resource, token in (("r", "a"), ("r[1]", "c")):
-        say(masters, asks(masters, resource, token * 32))
-    refused = say(masters, asks(masters, "r", "b" * 32))
+        say(master, asks(master, resource, token * 32))
+    refused = say(master, asks(master, "r", "b" * 32))
     assert refused[2:] == [1, 5000, refused[4], -1, b"a" * 32 + b"11"]
     waits = {"waiter": A, "ticket": 1}
-    assert say(masters, asks(masters, "r", "b" * 32, **waits))[6] == b"a" * 32 + b"11"
+    assert say(master, asks(master, "r", "b" * 32, **waits))[6] == b"a" * 32 + b"11"
 
 
-def test_a_refusal_shows_which_slots_are_taken() -> None:
-    masters = Masters(1)
-    say(masters, asks(masters, "r[1]", limit=3))
-    status, _, index, left, _, ahead, text = say(masters, asks(masters, "r[1]", "b" * 32, limit=3))
+def test_a_refusal_shows_which_slots_are_taken(master: Masters) -> None:
+    say(master, asks(master, "r[1]", limit=3))
+    status, _, index, left, _, ahead, text = say(master, asks(master, "r[1]", "b" * 32, limit=3))
     assert (status, index, left, ahead) == (Status.REFUSED, 1, 5000, -1)
     assert text == b"a" * 32 + b"010"
 
 
-def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
-    masters = Masters(1)
-    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
-    masters.memories[0].keyspace.set(masters.deployment.lock("r[1]"), b"foreign")
-    assert say(masters, asks(masters, "r", "b" * 32))[3] == -1
+def test_a_slot_without_expiry_does_not_say_when_it_is_free(master: Masters) -> None:
+    master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign")
+    master.memories[0].keyspace.set(master.deployment.lock("r[1]"), b"foreign")
+    assert say(master, asks(master, "r", "b" * 32))[3] == -1
 
 
 # The queue.
@@ -386,8 +364,7 @@ def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
 @kills("a queue for each slot", Deployment.queue, instead("name_of(resource)", "resource"))
 @kills("a release of a slot calls no waiter", "release",
        lua("call_first(queue, now, '', nil, #free, free)"))  # fmt: skip
-def test_waiters_for_several_slots_are_served_in_order() -> None:
-    masters = Masters(3)
+def test_waiters_for_several_slots_are_served_in_order(masters: Masters) -> None:
     leases = [taken(masters, 0), taken(masters, 1)]
     first, second, third = (waits(masters, n, slot=s) for n, s in ((A, 0), (B, 1), (C, 1)))
     assert masters.queues() == [[A, B, C]] * 3, "one queue for all slots"
@@ -405,16 +382,14 @@ def test_waiters_for_several_slots_are_served_in_order() -> None:
 @kills("a call names the slot of an earlier call", "release",
        lua("is_ours and #free + 1 or 1", "#free + 1"))  # fmt: skip
 @kills("a release does not know the limit", rounds.release, argument(Release, limit="1"))
-def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
-    masters = Masters(3)
+def test_as_many_waiters_have_a_turn_as_slots_are_free(masters: Masters) -> None:
     leases = [taken(masters, 0), taken(masters, 1)]
     first, second, third = (waits(masters, name) for name in (A, B, C))
     free(masters, leases[1])
     free(masters, leases[0])
     assert masters.called == calls(masters, B, 0), "the next one, with the slot that is released"
     masters.called.clear()
-    third.ask()
-    third.refused()
+    third.refused_again()
     with pytest.raises(LimitReached, match="r: a slot is reserved for a waiter"):
         masters.run(masters.acquire(limit=2))
     assert masters.called == [], "no third waiter has a turn"
@@ -424,8 +399,7 @@ def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
 @kills("a grant calls no other waiter", "acquire", lua("#others > 0", "false"))
 @kills("a grant calls a waiter for its own slot", "acquire",
        lua("KEYS[7 + slot] ~= KEYS[4]", "true"))  # fmt: skip
-def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired() -> None:
-    masters = Masters(3)
+def test_a_waiter_that_takes_a_slot_calls_the_next_for_an_expired_one(masters: Masters) -> None:
     taken(masters, 0, ttl=2.0)
     taken(masters, 1, ttl=2.0)
     first, second, third = (waits(masters, name) for name in (A, B, C))
@@ -440,8 +414,7 @@ def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired(
 
 
 @kills("one turn reserves all slots", "queue", lua("turns >= (free or 1)", "turns >= 1"))
-def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
-    masters = Masters(3)
+def test_a_client_takes_a_slot_that_no_waiter_needs(masters: Masters) -> None:
     leases = [taken(masters, 0), taken(masters, 1)]
     waiting = waits(masters, A)
     free(masters, leases[0])
@@ -455,9 +428,8 @@ def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
        lua("(is_free or slots > 0)",
            "(slots <= 0 and is_free or slots > 0 and lock == value)"))  # fmt: skip
 @kills("an undo does not know the limit", undo.undo_of, argument(Release, limit="1"))
-def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
+def test_the_turn_of_a_waiter_that_leaves_passes_on(masters: Masters) -> None:
     """Also where another client holds the slot that it has asked for last."""
-    masters = Masters(3)
     taken(masters, 0)
     lease = taken(masters, 1)
     first, _ = waits(masters, A, slot=0), waits(masters, B)
@@ -468,8 +440,7 @@ def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
     assert masters.called == calls(masters, B, 1)
 
 
-def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_that_is_held() -> None:
-    masters = Masters(3)
+def test_a_release_of_a_slot_never_granted_calls_no_waiter_for_a_held_one(masters: Masters) -> None:
     taken(masters, 0)
     taken(masters, 1)
     waits(masters, A)
@@ -481,12 +452,11 @@ def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_tha
 
 
 @kills("a reserved slot is shown as free", "refuse", lua(", string.rep('1', slots)", ", taken"))
-def test_a_reserved_slot_shows_no_slot_as_free() -> None:
-    masters = Masters(1)
-    lease = taken(masters, 0)
-    taken(masters, 1)
-    waits(masters, A)
-    free(masters, lease)
-    reply = say(masters, asks(masters, "r", "b" * 32))
+def test_a_reserved_slot_shows_no_slot_as_free(master: Masters) -> None:
+    lease = taken(master, 0)
+    taken(master, 1)
+    waits(master, A)
+    free(master, lease)
+    reply = say(master, asks(master, "r", "b" * 32))
     assert (reply[0], reply[6]) == (Status.RESERVED, A.encode() + b"11")
     assert reply[3] <= TURN / 1000

@@ -39,8 +39,7 @@ def test_a_lease_never_shows_its_tally_and_knows_its_token() -> None:
     assert lease.resources == ("a", "b")
 
 
-def test_the_fingerprint_tells_holders_apart_and_is_no_token() -> None:
-    masters = Masters()
+def test_the_fingerprint_tells_holders_apart_and_is_no_token(masters: Masters) -> None:
     first, second = masters.taken("a"), masters.taken("b")
     assert len(first.fingerprint) == 8
     assert first.fingerprint not in first.value
