@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
 from tests.engine.masters import Masters
+from tests.engine.mutants import fixture
 
 
-@pytest.fixture
-def masters() -> Masters:
-    """Return three masters."""
-    return Masters(3)
+@fixture
+def masters() -> Iterator[Masters]:
+    """Provide three masters."""
+    yield Masters(3)
 
 
-@pytest.fixture
-def master() -> Masters:
-    """Return a deployment of one master."""
-    return Masters(1)
+@fixture
+def master() -> Iterator[Masters]:
+    """Provide a deployment of one master."""
+    yield Masters(1)

@@ -6,8 +6,8 @@ that only moves, or whose names change, leaves it valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from importlib import import_module
 from inspect import signature
@@ -18,7 +18,6 @@ import pytest
 
 from redlock_django.engine.errors import RedlockError
 from tests.engine.lua_mutation import Lua
-from tests.engine.masters import Masters
 from tests.engine.mutation import Mutation, mutated
 
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -32,7 +31,7 @@ class Mutant(NamedTuple):
     """A rule that `mutation` removes from `function`, and the test that fails without it.
 
     A rule of a Lua script has the name of its file instead of a function. The test is called with
-    `arguments`, and with the masters of `conftest.py` that it asks for.
+    `arguments`, and with the fixtures that it asks for, which are made by `fixture`.
     """
 
     name: str
@@ -47,17 +46,25 @@ class Mutant(NamedTuple):
 
     def failure(self) -> str:
         """Return how the test fails on the mutant; "" if the mutant survives."""
+        needed = [*signature(self.test).parameters][len(self.arguments) :]
         with self.active():
-            fixtures = {"masters": Masters(3), "master": Masters(1)}  # of conftest.py
-            needed = [*signature(self.test).parameters][len(self.arguments) :]
             try:
-                self.test(*self.arguments, **{name: fixtures[name] for name in needed})
+                with ExitStack() as stack:
+                    fixtures = {name: stack.enter_context(_fixtures[name]()) for name in needed}
+                    self.test(*self.arguments, **fixtures)
             except FAILURES as failure:
                 return str(failure).strip().partition("\n")[0] or type(failure).__name__
         return ""
 
 
 _marked: list[Mutant] = []
+_fixtures: dict[str, Callable[[], AbstractContextManager[Any]]] = {}
+
+
+def fixture(function: Callable[[], Iterator[Any]]) -> Any:
+    """Make a generator function a fixture that mutants open for their tests as well."""
+    _fixtures[function.__name__] = contextmanager(function)
+    return pytest.fixture(function)
 
 
 def kills(
@@ -78,6 +85,7 @@ def kills(
 def all_mutants() -> dict[str, Mutant]:
     """Return the mutants of all tests, by name."""
     for folder in ("engine", "wire"):
+        import_module(f"tests.{folder}.conftest")
         for file in sorted((TESTS / folder).glob("test_*.py")):
             if "\n@kills(" in file.read_text():
                 import_module(f"tests.{folder}.{file.stem}")

@@ -31,6 +31,7 @@ from redlock_django.wire.notice import ignore
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.trust import Joined, Trust, Unfit
 from tests.engine.masters import Masters
+from tests.engine.mutants import fixture
 from tests.replies import packed
 from tests.wire.scripted import MARKER, NAMES, resp
 
@@ -331,3 +332,17 @@ def manual_links(
             links.sockets.abandon()
             for ends in links.ends:
                 ends.close()
+
+
+@fixture
+def links() -> Iterator[ManualLinks]:
+    """Open links to three masters."""
+    with manual_links() as opened:
+        yield opened
+
+
+@fixture
+def single() -> Iterator[ManualLinks]:
+    """Open a link to a single master."""
+    with manual_links(1) as opened:
+        yield opened

@@ -39,8 +39,8 @@ def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
 @kills("the step is not marked", StepWatch.decide, without("self.check(...)"))
 @kills("a stepped master still votes", Replies._handle_vote,
        instead("master.doubt(read) if command.trusted else ''", "''"))  # fmt: skip
-def test_a_clock_that_steps_is_marked_on_its_master() -> None:
-    with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
+def test_a_clock_that_steps_is_marked_on_its_master(links: ManualLinks) -> None:
+    with patch.object(clock_steps.logger, "error") as logged:
         exchange = _stepped(links, 0)
         logged.assert_called_once()
         _, *words = logged.call_args.args
@@ -51,8 +51,8 @@ def test_a_clock_that_steps_is_marked_on_its_master() -> None:
 
 
 @kills("our own step is the masters'", StepWatch.decide, never("len(stepped) >= quorum(...)"))
-def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
-    with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
+def test_a_majority_that_steps_at_once_is_our_own_clock(links: ManualLinks) -> None:
+    with patch.object(clock_steps.logger, "error") as logged:
         _stepped(links, 0, 1)
         logged.assert_called_once()
         text, _ = logged.call_args.args
@@ -64,84 +64,81 @@ def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
 
 @kills("a master that was away has stepped, not we", StepWatch._blame_ourselves,
        never("master.link is None"))  # fmt: skip
-def test_a_master_that_was_away_when_our_clock_stepped_is_counted_again() -> None:
-    with manual_links(3) as links:
-        links.cut(links.masters[2], "lost")
-        _stepped(links, 0, 1)
-        ends = links.join(2, ahead=30.0)
-        links.sockets.flush()
-        assert links.masters[2].fault(links.time()) == ""
-        assert ends.names() == [], "it is not marked"
+def test_a_master_that_was_away_when_our_clock_stepped_is_counted_again(links: ManualLinks) -> None:
+    links.cut(links.masters[2], "lost")
+    _stepped(links, 0, 1)
+    ends = links.join(2, ahead=30.0)
+    links.sockets.flush()
+    assert links.masters[2].fault(links.time()) == ""
+    assert ends.names() == [], "it is not marked"
 
 
 @kills("votes after a step count", Replies._handle_vote, never("command.trusted"))
-def test_a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
+def test_a_command_sent_before_a_step_was_noticed_has_no_vote(links: ManualLinks) -> None:
     """Another thread's round is answered after the reply that shows the step."""
-    with manual_links(3) as links:
-        first, second = links.ask(links.acquire()), links.ask(links.acquire("b" * 32))
-        links.reply(0, first.number, ahead=30.0)
-        links.reply(0, second.number, ahead=30.0)
-        assert ballot(second, 0) is Ballot.FAILED
+    first, second = links.ask(links.acquire()), links.ask(links.acquire("b" * 32))
+    links.reply(0, first.number, ahead=30.0)
+    links.reply(0, second.number, ahead=30.0)
+    assert ballot(second, 0) is Ballot.FAILED
 
 
 @kills("a release after a step is unknown", Replies._handle_vote, always("command.trusted"))
-def test_a_release_is_counted_although_its_reply_shows_a_step() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.release())
-        for index in (0, 1):
-            links.reply(index, exchange.number, ahead=30.0 * index, fences=0)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_release_is_counted_although_its_reply_shows_a_step(links: ManualLinks) -> None:
+    exchange = links.ask(links.release())
+    for index in (0, 1):
+        links.reply(index, exchange.number, ahead=30.0 * index, fences=0)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("a mark is forgotten", StepWatch.must_mark, returns("False"))
-def test_a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None:
-    with manual_links(3) as links:
-        _stepped(links, 0)
-        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
-        exchange = links.ask(links.acquire("b" * 32), 1, 2)
-        links.reply(1, exchange.number, ahead=30.0)
-        links.cut(links.masters[0], "lost")
-        ends = links.join(0, ahead=30.0)
-        links.sockets.flush()
-        assert [said[-1] for said in ends.heard()] == [b"distrust"]
+def test_a_step_is_marked_although_another_master_steps_and_the_link_breaks(
+    links: ManualLinks,
+) -> None:
+    _stepped(links, 0)
+    assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+    exchange = links.ask(links.acquire("b" * 32), 1, 2)
+    links.reply(1, exchange.number, ahead=30.0)
+    links.cut(links.masters[0], "lost")
+    ends = links.join(0, ahead=30.0)
+    links.sockets.flush()
+    assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
 @kills("a master that must be marked is settled", StepWatch.checked,
        always("master.check_mode == 'join'"))  # fmt: skip
-def test_a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> None:
+def test_a_step_that_a_check_shows_is_marked_although_no_other_master_answers(
+    links: ManualLinks,
+) -> None:
     """It is decided at once, before the check is settled: commands under way have no votes."""
-    with manual_links(3) as links:
-        for index in (1, 2):
-            links.cut(links.masters[index], "lost")
-        links.sender.check_all()
-        links.sockets.flush()
-        links.masters[0].late = "late"
-        links.trusted(0, ahead=30.0)
-        assert links.ends[0].heard()[-1][-1] == b"distrust"
-        assert "stepped" in links.masters[0].doubt(links.time())
+    for index in (1, 2):
+        links.cut(links.masters[index], "lost")
+    links.sender.check_all()
+    links.sockets.flush()
+    links.masters[0].late = "late"
+    links.trusted(0, ahead=30.0)
+    assert links.ends[0].heard()[-1][-1] == b"distrust"
+    assert "stepped" in links.masters[0].doubt(links.time())
 
 
 @kills("a check replaces a mark", Sender.check, never("mode == 'join' and ..."))
-def test_a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
-    with manual_links(3) as links:
-        _stepped(links, 0)
-        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
-        exchange = links.ask(links.acquire("b" * 32), 1, 2)
-        links.reply(1, exchange.number, ahead=30.0)
-        links.trusted(0, Status.MARKED, ahead=30.0)
-        assert links.masters[0].doubt(links.time()) == ""
-        assert "stepped" in links.masters[1].doubt(links.time())
+def test_a_mark_is_settled_although_another_master_steps_meanwhile(links: ManualLinks) -> None:
+    _stepped(links, 0)
+    assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+    exchange = links.ask(links.acquire("b" * 32), 1, 2)
+    links.reply(1, exchange.number, ahead=30.0)
+    links.trusted(0, Status.MARKED, ahead=30.0)
+    assert links.masters[0].doubt(links.time()) == ""
+    assert "stepped" in links.masters[1].doubt(links.time())
 
 
 @kills("a check that failed is not made again", Replies._handle_error, never("command is None"))
-def test_a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
-    with manual_links(3) as links:
-        _stepped(links, 0)
-        links.say(0, b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
-        assert links.masters[0].fault(links.time()).startswith("answered OOM")
-        ends = links.join(0, ahead=30.0)
-        links.sockets.flush()
-        assert [said[-1] for said in ends.heard()] == [b"distrust"]
+def test_a_step_is_marked_although_the_master_refuses_the_mark_at_first(links: ManualLinks) -> None:
+    _stepped(links, 0)
+    links.say(0, b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
+    assert links.masters[0].fault(links.time()).startswith("answered OOM")
+    ends = links.join(0, ahead=30.0)
+    links.sockets.flush()
+    assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
 def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
@@ -163,50 +160,49 @@ def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
 
 
 @kills("any answer settles a mark", Replies._handle_check, always("owed.mode == master.check_mode"))
-def test_an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
+def test_an_answer_to_an_older_check_does_not_settle_the_mark(links: ManualLinks) -> None:
     """The link is lost before the master has run the mark, so the next link brings it."""
-    with manual_links(3) as links:
-        _marked_while_a_check_is_owed(links)
-        links.trusted(0, ahead=30.0)
-        assert "stepped" in links.masters[0].doubt(links.time())
-        links.cut(links.masters[0], "lost")
-        ends = links.join(0, ahead=30.0)
-        links.sockets.flush()
-        assert [said[-1] for said in ends.heard()] == [b"distrust"]
-        exchange = links.ask(links.acquire("b" * 32))
-        assert "stepped" in str(exchange.tally.votes[0])
-        links.trusted(0, Status.MARKED, ahead=30.0)
-        assert links.masters[0].doubt(links.time()) == "", "from here on its ready-at decides"
-        links.cut(links.masters[0], "lost")
-        assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
+    _marked_while_a_check_is_owed(links)
+    links.trusted(0, ahead=30.0)
+    assert "stepped" in links.masters[0].doubt(links.time())
+    links.cut(links.masters[0], "lost")
+    ends = links.join(0, ahead=30.0)
+    links.sockets.flush()
+    assert [said[-1] for said in ends.heard()] == [b"distrust"]
+    exchange = links.ask(links.acquire("b" * 32))
+    assert "stepped" in str(exchange.tally.votes[0])
+    links.trusted(0, Status.MARKED, ahead=30.0)
+    assert links.masters[0].doubt(links.time()) == "", "from here on its ready-at decides"
+    links.cut(links.masters[0], "lost")
+    assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
 
 
 @kills("a mark is sent again as a check", Replies._retry, instead("owed.mode", "'join'", nth=1))
-def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
-    with manual_links(3) as links:
-        _marked_while_a_check_is_owed(links)
-        for mode in (b"join", b"distrust"):
-            assert links.no_script(0)[-1] == mode
-        links.trusted(0, ahead=30.0)
-        assert "stepped" in links.masters[0].doubt(links.time())
-        links.trusted(0, Status.MARKED, ahead=30.0)
-        assert links.masters[0].doubt(links.time()) == ""
+def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark(links: ManualLinks) -> None:
+    _marked_while_a_check_is_owed(links)
+    for mode in (b"join", b"distrust"):
+        assert links.no_script(0)[-1] == mode
+    links.trusted(0, ahead=30.0)
+    assert "stepped" in links.masters[0].doubt(links.time())
+    links.trusted(0, Status.MARKED, ahead=30.0)
+    assert links.masters[0].doubt(links.time()) == ""
 
 
 @kills("a lost link holds up a decision", LinkChanges.finish_losing,
        without("self._steps.decide()"))  # fmt: skip
-def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, ahead=30.0)
-        links.reply(1, exchange.number)
-        links.ends[0].heard()
-        links.trusted(0, ahead=30.0)
-        links.trusted(1)
-        assert links.ends[0].names() == [], "the answer of master 2 is awaited"
-        links.cut(links.masters[2], "lost")
-        links.sockets.flush()
-        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost(
+    links: ManualLinks,
+) -> None:
+    exchange = links.ask(links.acquire())
+    links.reply(0, exchange.number, ahead=30.0)
+    links.reply(1, exchange.number)
+    links.ends[0].heard()
+    links.trusted(0, ahead=30.0)
+    links.trusted(1)
+    assert links.ends[0].names() == [], "the answer of master 2 is awaited"
+    links.cut(links.masters[2], "lost")
+    links.sockets.flush()
+    assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
 @kills("a steady range that is wide on both sides", StepWatch._keep,
@@ -242,92 +238,86 @@ def test_a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
 
 @kills("voided by the clock that went back", StepWatch._blame_ourselves,
        instead("max(...)", "now"))  # fmt: skip
-def test_a_clock_that_goes_back_voids_earlier_leases() -> None:
-    with manual_links(3) as links:
-        lease = replace(Masters(3).taken(), started=links.time())
-        exchange = links.ask(links.acquire("b" * 32))
-        links.grant(exchange)
-        assert lease.started > links.steps.voided
-        links.steps.clock = lambda: links.time() - 30.0
-        _stepped(links, 0, 1)
-        assert lease.started <= links.steps.voided
-        assert "our own clock" in links.masters[0].fault(links.time() + 4.0), (
-            "the clock has not caught up yet"
-        )
+def test_a_clock_that_goes_back_voids_earlier_leases(links: ManualLinks) -> None:
+    lease = replace(Masters(3).taken(), started=links.time())
+    exchange = links.ask(links.acquire("b" * 32))
+    links.grant(exchange)
+    assert lease.started > links.steps.voided
+    links.steps.clock = lambda: links.time() - 30.0
+    _stepped(links, 0, 1)
+    assert lease.started <= links.steps.voided
+    assert "our own clock" in links.masters[0].fault(links.time() + 4.0), (
+        "the clock has not caught up yet"
+    )
 
 
 @kills("a clock that goes back within a round is not noticed", StepWatch.note, never("high < low"))
-def test_a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
-    with manual_links(3) as links:
-        lease = replace(Masters(3).taken(), started=links.time())
-        exchange = links.ask(links.acquire())
-        back = links.replies._clock = links.steps.clock = lambda: links.time() - 30.0
-        with patch("redlock_django.wire.drivers.sockets.clock", back):
-            links.grant(exchange)
-            for index in range(3):
-                links.trusted(index)
-        assert lease.started <= links.steps.voided
+def test_a_clock_that_goes_back_within_a_round_voids_its_lease(links: ManualLinks) -> None:
+    lease = replace(Masters(3).taken(), started=links.time())
+    exchange = links.ask(links.acquire())
+    back = links.replies._clock = links.steps.clock = lambda: links.time() - 30.0
+    with patch("redlock_django.wire.drivers.sockets.clock", back):
+        links.grant(exchange)
+        for index in range(3):
+            links.trusted(index)
+    assert lease.started <= links.steps.voided
 
 
-def test_a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
-    with manual_links(3) as links:
-        for master in links.masters:
-            links.steps.note(master, WALL - NOW, WALL - NOW)  # known exactly
-        early = links.ask(links.acquire())
-        links.grant(early, 0, 1)
-        links.time.now += 0.01
-        lease = replace(Masters(3).taken(), started=links.time())
-        links.masters[2].late = "late"
-        won = links.ask(links.acquire("b" * 32))
-        links.time.now += 0.001
-        granted = links.time.wall
-        for index, exchange in enumerate((won, won, early)):
-            links.ends[index].say(resp(packed([exchange.number, Status.GRANTED, granted, 7])))
-        connection = links.connection(2)
-        receive = connection.recv
+def test_a_clock_that_goes_back_between_replies_voids_the_leases_before(links: ManualLinks) -> None:
+    for master in links.masters:
+        links.steps.note(master, WALL - NOW, WALL - NOW)  # known exactly
+    early = links.ask(links.acquire())
+    links.grant(early, 0, 1)
+    links.time.now += 0.01
+    lease = replace(Masters(3).taken(), started=links.time())
+    links.masters[2].late = "late"
+    won = links.ask(links.acquire("b" * 32))
+    links.time.now += 0.001
+    granted = links.time.wall
+    for index, exchange in enumerate((won, won, early)):
+        links.ends[index].say(resp(packed([exchange.number, Status.GRANTED, granted, 7])))
+    connection = links.connection(2)
+    receive = connection.recv
 
-        def step_back(size: int) -> bytes:
-            links.time.now -= 10.0
-            return receive(size)
+    def step_back(size: int) -> bytes:
+        links.time.now -= 10.0
+        return receive(size)
 
-        connection.recv = step_back
-        links.read(*links.masters)
-        assert won.tally.verdict is Verdict.WON
-        links.steps._blame_ourselves(links.masters)  # as once the masters have confirmed the step
-        assert lease.started <= links.steps.voided
+    connection.recv = step_back
+    links.read(*links.masters)
+    assert won.tally.verdict is Verdict.WON
+    links.steps._blame_ourselves(links.masters)  # as once the masters have confirmed the step
+    assert lease.started <= links.steps.voided
 
 
 @kills("drift is a step", StepWatch.note, instead("0.01 * abs(...)", "0.0"))
-def test_a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
-    with manual_links(1) as links:
-        master = links.masters[0]
-        assert master.offset is not None
-        low, high, at = master.offset
-        master.offset = low, high, at - 3600.0
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, ahead=20.0)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_clock_that_runs_a_little_fast_has_not_stepped(single: ManualLinks) -> None:
+    master = single.masters[0]
+    assert master.offset is not None
+    low, high, at = master.offset
+    master.offset = low, high, at - 3600.0
+    exchange = single.ask(single.acquire())
+    single.reply(0, exchange.number, ahead=20.0)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("a decision waits for a late master", StepWatch.decide, always("not m.late"))
-def test_a_late_master_does_not_hold_up_a_decision() -> None:
+def test_a_late_master_does_not_hold_up_a_decision(links: ManualLinks) -> None:
     """One master's step is marked although another one does not answer its check."""
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, ahead=30.0)
-        links.reply(1, exchange.number)
-        links.trusted(1)
-        links.ends[0].heard()
-        links.age(10.0)
-        links.poll(2 * TIMEOUT)
-        links.sockets.flush()
-        assert links.masters[2].late
-        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+    exchange = links.ask(links.acquire())
+    links.reply(0, exchange.number, ahead=30.0)
+    links.reply(1, exchange.number)
+    links.trusted(1)
+    links.ends[0].heard()
+    links.age(10.0)
+    links.poll(2 * TIMEOUT)
+    links.sockets.flush()
+    assert links.masters[2].late
+    assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
 @kills("another server has the same clock", LinkChanges.joined, without("master.forget_clock()"))
-def test_an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
-    with manual_links(3) as links:
-        links.cut(links.masters[0], "lost")
-        links.join(0, run_id="another server", ahead=30.0)
-        assert links.masters[0].fault(links.time()) == ""
+def test_an_arriving_link_to_another_server_has_a_clock_of_its_own(links: ManualLinks) -> None:
+    links.cut(links.masters[0], "lost")
+    links.join(0, run_id="another server", ahead=30.0)
+    assert links.masters[0].fault(links.time()) == ""

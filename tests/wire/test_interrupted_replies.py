@@ -234,24 +234,22 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
 
 @pytest.mark.parametrize("end", [Sockets.shut, Sockets.abandon])
 def test_links_that_end_close_a_link_whose_loss_was_interrupted(
-    end: Callable[[Sockets], None],
+    end: Callable[[Sockets], None], single: ManualLinks
 ) -> None:
     interrupted = patch.object(LinkSocket, "close", side_effect=KeyboardInterrupt)
-    with manual_links(1) as links:
-        with interrupted, pytest.raises(KeyboardInterrupt):
-            links.cut(links.masters[0], "lost")
-        end(links.sockets)
-        assert links.ends[0].is_closed_by_the_other()
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        single.cut(single.masters[0], "lost")
+    end(single.sockets)
+    assert single.ends[0].is_closed_by_the_other()
 
 
-def test_a_check_that_was_interrupted_is_made_again() -> None:
+def test_a_check_that_was_interrupted_is_made_again(single: ManualLinks) -> None:
     interrupted = patch.object(Sender, "write", side_effect=KeyboardInterrupt)
-    with manual_links(1) as links:
-        with interrupted, pytest.raises(KeyboardInterrupt):
-            links.sender.check(links.masters[0], "join")
-        links.sender.check(links.masters[0], "join")
-        links.sockets.flush()
-        assert links.ends[0].names() == ["join"]
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        single.sender.check(single.masters[0], "join")
+    single.sender.check(single.masters[0], "join")
+    single.sockets.flush()
+    assert single.ends[0].names() == ["join"]
 
 
 def _honestly(links: ManualLinks) -> list[bytes]:

@@ -34,7 +34,7 @@ from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never, returns, without
 from tests.replies import packed
 from tests.waiting import until
-from tests.wire.manual_links import TIMEOUT, ManualLinks, ballot, manual_links, one_link
+from tests.wire.manual_links import TIMEOUT, ManualLinks, ballot, one_link
 from tests.wire.scripted import resp
 
 QUIET = (0.5, 2)  # load average, processors
@@ -146,25 +146,23 @@ def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quiet_host")
-def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        links.age(10.0)
-        links.lateness.running._counted -= 10.0
-        # The poll took 2.95 s longer than asked.
-        links.sockets.waited(TIMEOUT / 5, 3.0, links.time())
-        links.poll(TIMEOUT)
-        (reason,) = exchange.tally.reasons()
-        assert reason == late_reason(TIMEOUT, 2.95, QUIET)
+def test_a_refusal_after_a_stall_of_our_own_names_the_stall(single: ManualLinks) -> None:
+    exchange = single.ask(single.acquire())
+    single.age(10.0)
+    single.lateness.running._counted -= 10.0
+    # The poll took 2.95 s longer than asked.
+    single.sockets.waited(TIMEOUT / 5, 3.0, single.time())
+    single.poll(TIMEOUT)
+    (reason,) = exchange.tally.reasons()
+    assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
 
 @pytest.mark.usefixtures("_quiet_host")
-def test_a_refusal_without_a_stall_names_the_master() -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        links.age(TIMEOUT)
-        links.poll(TIMEOUT)
-        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
+def test_a_refusal_without_a_stall_names_the_master(single: ManualLinks) -> None:
+    exchange = single.ask(single.acquire())
+    single.age(TIMEOUT)
+    single.poll(TIMEOUT)
+    assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
 
 
 @pytest.mark.parametrize(("master_timeout", "silent"), [(0.25, 3.0), (1.0, 6.0)])
@@ -177,19 +175,18 @@ def test_by_default_a_link_is_given_up_after_six_timeouts_or_three_seconds(
 
 
 @kills("late replies are read at once", Sockets.read, never("link.expired"))
-def test_replies_that_come_too_late_are_read_in_parts() -> None:
-    with manual_links(1) as links:
-        numbers = [links.ask(links.acquire()).number for _ in range(200)]
-        link = links.link(0)
-        links.age(10.0)
-        links.poll(LONGEST * TIMEOUT)
-        now = links.time.wall
-        links.say(0, b"".join(resp(packed([number, 1, now, 7])) for number in numbers))
-        assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
-        for _ in range(20):
-            links.read(links.masters[0])
-        assert not link.owed
-        assert not links.masters[0].late
+def test_replies_that_come_too_late_are_read_in_parts(single: ManualLinks) -> None:
+    numbers = [single.ask(single.acquire()).number for _ in range(200)]
+    link = single.link(0)
+    single.age(10.0)
+    single.poll(LONGEST * TIMEOUT)
+    now = single.time.wall
+    single.say(0, b"".join(resp(packed([number, 1, now, 7])) for number in numbers))
+    assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
+    for _ in range(20):
+        single.read(single.masters[0])
+    assert not link.owed
+    assert not single.masters[0].late
 
 
 def _owes(links: ManualLinks, seconds: float = 10.0) -> Exchange:
@@ -207,12 +204,11 @@ def _late(links: ManualLinks) -> Exchange:
 
 
 @kills("a round waits for a late reply", Lateness.has_expired, returns("False"))
-def test_a_late_reply_costs_its_vote() -> None:
-    with manual_links(1) as links:
-        exchange = _owes(links)
-        links.poll(TIMEOUT)
-        assert exchange.tally.verdict is Verdict.LOST
-        assert not links.masters[0].late
+def test_a_late_reply_costs_its_vote(single: ManualLinks) -> None:
+    exchange = _owes(single)
+    single.poll(TIMEOUT)
+    assert exchange.tally.verdict is Verdict.LOST
+    assert not single.masters[0].late
 
 
 def _take(links: ManualLinks, seconds: float, *slow: int) -> None:
@@ -261,77 +257,73 @@ PATIENCE: dict[str, tuple[float, tuple[int, ...], float]] = {
 @kills("patience without end", Lateness.patience, instead("LONGEST * self.master_timeout", "100"),
        "all are very slow")  # fmt: skip
 @pytest.mark.parametrize("masters", PATIENCE)
-def test_a_reply_is_waited_for_as_long_as_replies_usually_take(masters: str) -> None:
+def test_a_reply_is_waited_for_as_long_as_replies_usually_take(
+    masters: str, links: ManualLinks
+) -> None:
     seconds, slow, patience = PATIENCE[masters]
-    with manual_links(3) as links:
-        if slow:
-            _take(links, seconds, *slow)
-        assert _expires_after(links) == patience
+    if slow:
+        _take(links, seconds, *slow)
+    assert _expires_after(links) == patience
 
 
 @kills("a waiter asks again without an answer", Round.waits_on, never("now < self.patient"))
-def test_a_patient_round_counts_late_replies() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire(), patient=60.0)
-        links.age(10.0)
-        links.poll(2 * TIMEOUT)
-        assert all(master.late for master in links.masters)
-        links.grant(exchange)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_patient_round_counts_late_replies(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire(), patient=60.0)
+    links.age(10.0)
+    links.poll(2 * TIMEOUT)
+    assert all(master.late for master in links.masters)
+    links.grant(exchange)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("a patient round never ends", LateWatch.judge, without("self.fail_late(...)"))
-def test_a_patient_round_ends() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire(), patient=60.0)
-        links.age(10.0)
-        links.poll(TIMEOUT)
-        assert not exchange.decided
-        exchange.asked.patient = links.time() + 0.1
-        assert links.lateness.poll_timeout(links.time()) == pytest.approx(0.1)
-        exchange.asked.patient = links.time()
-        assert links.lateness.poll_timeout(links.time()) == 0.0
-        links.poll(TIMEOUT / 10)
-        assert exchange.tally.verdict is Verdict.LOST
+def test_a_patient_round_ends(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire(), patient=60.0)
+    links.age(10.0)
+    links.poll(TIMEOUT)
+    assert not exchange.decided
+    exchange.asked.patient = links.time() + 0.1
+    assert links.lateness.poll_timeout(links.time()) == pytest.approx(0.1)
+    exchange.asked.patient = links.time()
+    assert links.lateness.poll_timeout(links.time()) == 0.0
+    links.poll(TIMEOUT / 10)
+    assert exchange.tally.verdict is Verdict.LOST
 
 
 @kills("a waiter waits for a minority", Round.waits_on, always("not self.tally.answered"))
-def test_a_patient_round_does_not_wait_for_a_minority() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire(), patient=60.0)
-        links.age(10.0)
-        exchange.cast(0, Vote(Ballot.REFUSED))
-        links.reply(1, exchange.number)
-        links.poll(TIMEOUT)
-        assert exchange.tally.verdict is Verdict.LOST
+def test_a_patient_round_does_not_wait_for_a_minority(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire(), patient=60.0)
+    links.age(10.0)
+    exchange.cast(0, Vote(Ballot.REFUSED))
+    links.reply(1, exchange.number)
+    links.poll(TIMEOUT)
+    assert exchange.tally.verdict is Verdict.LOST
 
 
 @kills("a patient round asks no late master", Links._fault_for,
        never("exchange.asked.waits_on(now)"))  # fmt: skip
 @kills("a patient round asks all late masters", Links._fault_for,
        always("self.link_wait.usable() < self.link_wait.quorum"))  # fmt: skip
-def test_only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
-    with manual_links(3) as links:
-        first = _late(links)
-        second = links.ask(links.acquire("b" * 32), patient=60.0)
-        assert not second.decided
-        for index in range(2):
-            links.reply(index, first.number)
-            links.reply(index, second.number)
-        assert second.tally.verdict is Verdict.WON
-        third = links.ask(links.acquire("c" * 32), patient=60.0)
-        assert [vote is None for vote in third.tally.votes] == [True, True, False]
+def test_only_a_patient_round_without_a_quorum_asks_late_masters(links: ManualLinks) -> None:
+    first = _late(links)
+    second = links.ask(links.acquire("b" * 32), patient=60.0)
+    assert not second.decided
+    for index in range(2):
+        links.reply(index, first.number)
+        links.reply(index, second.number)
+    assert second.tally.verdict is Verdict.WON
+    third = links.ask(links.acquire("c" * 32), patient=60.0)
+    assert [vote is None for vote in third.tally.votes] == [True, True, False]
 
 
 @kills("a handshake takes no time", LinkChanges.joined, instead("high - low", "0.0"))
-def test_a_new_link_shows_how_long_replies_take() -> None:
-    with manual_links(1) as links:
-        ends = links.new_ends(0)
-        joined = ends.joined("0")
-        low, high = joined.trust.offset
-        slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
-        links.sockets.arrived(0, replace(joined, trust=slow))
-        assert _expires_after(links) == 3.5
+def test_a_new_link_shows_how_long_replies_take(single: ManualLinks) -> None:
+    ends = single.new_ends(0)
+    joined = ends.joined("0")
+    low, high = joined.trust.offset
+    slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
+    single.sockets.arrived(0, replace(joined, trust=slow))
+    assert _expires_after(single) == 3.5
 
 
 def _decided(links: ManualLinks) -> None:
@@ -344,222 +336,203 @@ def _decided(links: ManualLinks) -> None:
 
 
 @kills("replies of decided rounds end polls", LateWatch._left, always("owed.undecided is not None"))
-def test_no_poll_ends_for_a_reply_of_a_decided_round() -> None:
-    with manual_links(3) as links:
-        _decided(links)
-        links.poll(TIMEOUT / 2)
-        _decided(links)
-        links.poll(TIMEOUT / 2)
-        left = links.lateness.poll_timeout(links.time())
-        assert left == pytest.approx(TIMEOUT), "it is late then"
+def test_no_poll_ends_for_a_reply_of_a_decided_round(links: ManualLinks) -> None:
+    _decided(links)
+    links.poll(TIMEOUT / 2)
+    _decided(links)
+    links.poll(TIMEOUT / 2)
+    left = links.lateness.poll_timeout(links.time())
+    assert left == pytest.approx(TIMEOUT), "it is late then"
 
 
 @kills("no poll ends for a vote behind others", LateWatch._left,
        never("owed.undecided is not None"))  # fmt: skip
-def test_a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
-    with manual_links(3) as links:
-        _decided(links)
-        links.cut(links.masters[0], "lost")
-        links.poll(TIMEOUT / 2)
-        exchange = links.ask(links.acquire())
-        links.reply(1, exchange.number)
-        links.age(10.0)
-        links.poll(TIMEOUT / 2)
-        assert not exchange.decided
-        left = links.lateness.poll_timeout(links.time())
-        assert left == pytest.approx(TIMEOUT / 2)
-        links.poll(left)
-        assert exchange.tally.verdict is Verdict.LOST
-        assert not links.masters[2].late
+def test_a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time(links: ManualLinks) -> None:
+    _decided(links)
+    links.cut(links.masters[0], "lost")
+    links.poll(TIMEOUT / 2)
+    exchange = links.ask(links.acquire())
+    links.reply(1, exchange.number)
+    links.age(10.0)
+    links.poll(TIMEOUT / 2)
+    assert not exchange.decided
+    left = links.lateness.poll_timeout(links.time())
+    assert left == pytest.approx(TIMEOUT / 2)
+    links.poll(left)
+    assert exchange.tally.verdict is Verdict.LOST
+    assert not links.masters[2].late
 
 
 @kills("late grants take the long way", Replies._count_plain, never("exchange.decided and ..."))
 @kills("removed replies are not counted off", Replies._count_plain, without("link.expired -= 1"))
-def test_late_grants_of_decided_rounds_are_only_removed() -> None:
-    with manual_links(3) as links:
-        for _ in range(9):
-            _decided(links)
-        last = _owes(links)
-        links.poll(LONGEST * TIMEOUT)
-        assert links.masters[2].late
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            for number in range(1, last.number):
-                links.reply(2, number)
-        link = links.link(2)
-        assert len(link.owed) == link.expired == 1
+def test_late_grants_of_decided_rounds_are_only_removed(links: ManualLinks) -> None:
+    for _ in range(9):
+        _decided(links)
+    last = _owes(links)
+    links.poll(LONGEST * TIMEOUT)
+    assert links.masters[2].late
+    with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+        for number in range(1, last.number):
+            links.reply(2, number)
+    link = links.link(2)
+    assert len(link.owed) == link.expired == 1
 
 
 @kills("any late grant counts", Replies._count_plain, always("exchange.decided", nth=1))
-def test_a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire(), patient=60.0)
-        links.age(10.0)
-        links.poll(2 * TIMEOUT)
-        links.masters[0].suspect = "its clock stepped"
-        links.reply(0, exchange.number)
-        assert exchange.tally.reasons()[0] == "its clock stepped"
+def test_a_late_grant_of_a_doubtful_master_has_no_vote(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire(), patient=60.0)
+    links.age(10.0)
+    links.poll(2 * TIMEOUT)
+    links.masters[0].suspect = "its clock stepped"
+    links.reply(0, exchange.number)
+    assert exchange.tally.reasons()[0] == "its clock stepped"
 
 
 @kills("one late reply fails all", LateWatch._judge, never("not (late or ...)"))
-def test_a_late_reply_costs_no_vote_after_it() -> None:
-    with manual_links(1) as links:
-        first = _owes(links)
-        second = links.ask(links.acquire("b" * 32))
-        links.poll(TIMEOUT)
-        assert first.tally.verdict is Verdict.LOST
-        links.reply(0, first.number)
-        links.reply(0, second.number)
-        assert second.tally.verdict is Verdict.WON
+def test_a_late_reply_costs_no_vote_after_it(single: ManualLinks) -> None:
+    first = _owes(single)
+    second = single.ask(single.acquire("b" * 32))
+    single.poll(TIMEOUT)
+    assert first.tally.verdict is Verdict.LOST
+    single.reply(0, first.number)
+    single.reply(0, second.number)
+    assert second.tally.verdict is Verdict.WON
 
 
 @kills("expired replies are not counted off", Replies._pop_owed, never("link.expired"))
-def test_an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
-    with manual_links(1) as links:
-        first, second = _owes(links), links.ask(links.acquire("b" * 32))
-        links.poll(TIMEOUT)
-        links.reply(0, first.number, Status.NOT_READY)
-        links.age(10.0)
-        links.poll(LONGEST * TIMEOUT)
-        assert second.tally.verdict is Verdict.LOST
+def test_an_expired_reply_that_has_come_is_not_counted_for_the_next(single: ManualLinks) -> None:
+    first, second = _owes(single), single.ask(single.acquire("b" * 32))
+    single.poll(TIMEOUT)
+    single.reply(0, first.number, Status.NOT_READY)
+    single.age(10.0)
+    single.poll(LONGEST * TIMEOUT)
+    assert second.tally.verdict is Verdict.LOST
 
 
 @kills("a late reply costs its link", LateWatch._judge,
        instead("self._mark_late(...)", "return 'late'"))  # fmt: skip
-def test_a_late_reply_never_costs_its_link() -> None:
-    with manual_links(1) as links:
-        link = links.masters[0].link
-        exchange = _late(links)
-        assert links.masters[0].link is link
-        links.reply(0, exchange.number)
-        assert links.masters[0].link is link
-        assert ballot(exchange, 0) is Ballot.FAILED, "the vote stays failed"
+def test_a_late_reply_never_costs_its_link(single: ManualLinks) -> None:
+    link = single.masters[0].link
+    exchange = _late(single)
+    assert single.masters[0].link is link
+    single.reply(0, exchange.number)
+    assert single.masters[0].link is link
+    assert ballot(exchange, 0) is Ballot.FAILED, "the vote stays failed"
 
 
 @kills("a link is never given up", Lateness.is_over, never("silent >= longest"))
-def test_a_master_that_never_answers_loses_its_link() -> None:
-    with manual_links(1) as links:
-        _late(links)
-        links.ask(links.release())
-        links.poll(MOST_LATE * GIVE_UP)
-        assert links.masters[0].link is None
-        assert [*links.masters[0].pending_releases] == ["a" * 32]
+def test_a_master_that_never_answers_loses_its_link(single: ManualLinks) -> None:
+    _late(single)
+    single.ask(single.release())
+    single.poll(MOST_LATE * GIVE_UP)
+    assert single.masters[0].link is None
+    assert [*single.masters[0].pending_releases] == ["a" * 32]
 
 
 @kills("a starved host connects again", Lateness.longest_silence, never("late > masters // 2"))
 @kills("a silent minority is kept", Lateness.longest_silence, always("late > masters // 2"))
-def test_links_are_kept_longer_while_most_are_late() -> None:
-    with manual_links(3) as links:
-        exchange = _late(links)
-        links.age(100.0)
-        links.poll(GIVE_UP)
-        assert all(master.link is not None for master in links.masters)
-        links.grant(exchange, 0, 1)
-        links.poll(0.0)
-        assert [master.link is None for master in links.masters] == [False, False, True]
+def test_links_are_kept_longer_while_most_are_late(links: ManualLinks) -> None:
+    exchange = _late(links)
+    links.age(100.0)
+    links.poll(GIVE_UP)
+    assert all(master.link is not None for master in links.masters)
+    links.grant(exchange, 0, 1)
+    links.poll(0.0)
+    assert [master.link is None for master in links.masters] == [False, False, True]
 
 
 @kills("a long queue costs the link", LateWatch._silent, returns("self._age(link.owed[0], now)"))
-def test_a_master_that_works_off_a_queue_keeps_its_link() -> None:
-    with manual_links(1) as links:
-        first = links.ask(links.acquire())
-        links.ask(links.release())
-        links.age(10.0)
-        links.poll(2 * TIMEOUT)
-        links.poll(MOST_LATE * GIVE_UP - 2 * TIMEOUT - 0.1)
-        links.reply(0, first.number)
-        links.poll(0.2)
-        assert links.masters[0].link is not None
-        assert links.masters[0].late
+def test_a_master_that_works_off_a_queue_keeps_its_link(single: ManualLinks) -> None:
+    first = single.ask(single.acquire())
+    single.ask(single.release())
+    single.age(10.0)
+    single.poll(2 * TIMEOUT)
+    single.poll(MOST_LATE * GIVE_UP - 2 * TIMEOUT - 0.1)
+    single.reply(0, first.number)
+    single.poll(0.2)
+    assert single.masters[0].link is not None
+    assert single.masters[0].late
 
 
 @kills("replies without limit", Lateness.is_over, never("owed > MOST_OWED"))
-def test_a_master_that_owes_too_much_loses_its_link() -> None:
-    with manual_links(1) as links:
-        _late(links)
-        link = links.link(0)
-        link.owed.extend([link.owed[0]] * MOST_OWED)
-        links.poll(0.0)
-        assert links.masters[0].link is None
+def test_a_master_that_owes_too_much_loses_its_link(single: ManualLinks) -> None:
+    _late(single)
+    link = single.link(0)
+    link.owed.extend([link.owed[0]] * MOST_OWED)
+    single.poll(0.0)
+    assert single.masters[0].link is None
 
 
 @kills("any answer is in time", LateWatch._judge, instead("link.owed[0]", "link.owed[-1]"))
-def test_a_master_that_always_answers_late_is_late() -> None:
-    with manual_links(1) as links:
-        first = _owes(links)
-        for _ in range(7):
-            links.poll(TIMEOUT / 3)
-            links.ask(links.release())
-            links.age(10.0)
-        assert first.tally.verdict is Verdict.LOST
-        assert links.masters[0].late
+def test_a_master_that_always_answers_late_is_late(single: ManualLinks) -> None:
+    first = _owes(single)
+    for _ in range(7):
+        single.poll(TIMEOUT / 3)
+        single.ask(single.release())
+        single.age(10.0)
+    assert first.tally.verdict is Verdict.LOST
+    assert single.masters[0].late
 
 
 @kills("a master is never late", Lateness.is_late, returns("False"))
 @kills("a late master is waited for", Links._fit, never("master.late and ..."))
-def test_no_release_waits_for_a_late_master() -> None:
-    with manual_links(1) as links:
-        _late(links)
-        exchange = links.ask(links.release())
-        assert exchange.decided
-        assert links.ends[0].names() == ["acquire", "release"]
+def test_no_release_waits_for_a_late_master(single: ManualLinks) -> None:
+    _late(single)
+    exchange = single.ask(single.release())
+    assert exchange.decided
+    assert single.ends[0].names() == ["acquire", "release"]
 
 
 @kills("a late master is asked", Master.fault, never("self.late", nth=1))
-def test_a_late_master_is_sent_releases_only() -> None:
-    with manual_links(3) as links:
-        _late(links)
-        for index in (1, 2):
-            links.reply(index, 1)
-        assert [bool(master.late) for master in links.masters] == [True, False, False]
-        exchange = links.ask(links.acquire("b" * 32))
-        vote = exchange.tally.votes[0]
-        assert vote is not None
-        assert not vote.sent
-        assert links.ends[0].names() == ["acquire"]
+def test_a_late_master_is_sent_releases_only(links: ManualLinks) -> None:
+    _late(links)
+    for index in (1, 2):
+        links.reply(index, 1)
+    assert [bool(master.late) for master in links.masters] == [True, False, False]
+    exchange = links.ask(links.acquire("b" * 32))
+    vote = exchange.tally.votes[0]
+    assert vote is not None
+    assert not vote.sent
+    assert links.ends[0].names() == ["acquire"]
 
 
 @kills("late for ever", Replies.feed, never("master.late and ..."))
-def test_a_late_master_that_has_answered_votes_again() -> None:
-    with manual_links(1) as links:
-        links.reply(0, _late(links).number)
-        exchange = links.ask(links.acquire("b" * 32))
-        links.reply(0, exchange.number)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_late_master_that_has_answered_votes_again(single: ManualLinks) -> None:
+    single.reply(0, _late(single).number)
+    exchange = single.ask(single.acquire("b" * 32))
+    single.reply(0, exchange.number)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("in time after one answer", Replies.feed, always("not link.owed"))
-def test_a_late_master_must_answer_all_that_it_owes() -> None:
-    with manual_links(1) as links:
-        first = _late(links)
-        links.ask(links.release())
-        links.reply(0, first.number)
-        assert links.masters[0].late
+def test_a_late_master_must_answer_all_that_it_owes(single: ManualLinks) -> None:
+    first = _late(single)
+    single.ask(single.release())
+    single.reply(0, first.number)
+    assert single.masters[0].late
 
 
 @kills("a late master is not read first", Sockets.read_late, without("self.read(...)"))
-def test_a_late_master_is_read_before_it_is_left_out() -> None:
-    with manual_links(1) as links:
-        first = _late(links)
-        links.ends[0].say(resp(packed([first.number, 1, links.time.wall, 7])))
-        exchange = links.ask(links.acquire("b" * 32))
-        links.reply(0, exchange.number)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_late_master_is_read_before_it_is_left_out(single: ManualLinks) -> None:
+    first = _late(single)
+    single.ends[0].say(resp(packed([first.number, 1, single.time.wall, 7])))
+    exchange = single.ask(single.acquire("b" * 32))
+    single.reply(0, exchange.number)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("a link is judged without a last read", Sockets.judge, without("self._read_all(...)"))
-def test_received_replies_are_read_before_they_are_judged() -> None:
-    with manual_links(1) as links:
-        exchange = _owes(links)
-        links.ends[0].say(resp(packed([exchange.number, 1, links.time.wall, 7])))
-        links.poll(TIMEOUT)
-        assert exchange.tally.verdict is Verdict.WON
+def test_received_replies_are_read_before_they_are_judged(single: ManualLinks) -> None:
+    exchange = _owes(single)
+    single.ends[0].say(resp(packed([exchange.number, 1, single.time.wall, 7])))
+    single.poll(TIMEOUT)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("our stall makes masters late", RunningTime.polled, instead("max(asked / 4, ...)", "took"))
-def test_a_stall_of_our_own_makes_no_master_late() -> None:
-    with manual_links(1) as links:
-        exchange = _owes(links)
-        links.lateness.running._counted -= 10.0
-        links.sockets.waited(TIMEOUT / 5, 10.0, links.time())
-        assert links.masters[0].link is not None
-        assert exchange.tally.verdict is Verdict.PENDING
+def test_a_stall_of_our_own_makes_no_master_late(single: ManualLinks) -> None:
+    exchange = _owes(single)
+    single.lateness.running._counted -= 10.0
+    single.sockets.waited(TIMEOUT / 5, 10.0, single.time())
+    assert single.masters[0].link is not None
+    assert exchange.tally.verdict is Verdict.PENDING

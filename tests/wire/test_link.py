@@ -30,7 +30,7 @@ from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.engine.mutants import kills
 from tests.engine.mutation import never
 from tests.waiting import until
-from tests.wire.manual_links import manual_links, one_link
+from tests.wire.manual_links import ManualLinks, one_link
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
@@ -113,18 +113,17 @@ def test_an_interrupted_send_drops_the_link() -> None:
             connection.send(out)
 
 
-def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
-    with manual_links(1) as links:
-        master, ends = links.masters[0], links.ends[0]
-        links.link(0).connection = LinkSocket(
-            Interrupted(ends.theirs, "recv"),  # type: ignore[arg-type]
-        )
-        exchange = links.ask(links.acquire())
-        with pytest.raises(Struck):
-            links.reply(0, exchange.number)
-        links.read(master)
-        assert "a receive was interrupted" in master.reason
-        assert exchange.decided
+def test_an_interrupted_receive_of_tls_drops_the_link(single: ManualLinks) -> None:
+    master, ends = single.masters[0], single.ends[0]
+    single.link(0).connection = LinkSocket(
+        Interrupted(ends.theirs, "recv"),  # type: ignore[arg-type]
+    )
+    exchange = single.ask(single.acquire())
+    with pytest.raises(Struck):
+        single.reply(0, exchange.number)
+    single.read(master)
+    assert "a receive was interrupted" in master.reason
+    assert exchange.decided
 
 
 class TalkativeTLS(ssl.SSLSocket):

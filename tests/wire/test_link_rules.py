@@ -58,16 +58,17 @@ def tombstone(said: list[bytes]) -> bool:
 
 @kills("an unexpected reply is ignored", Replies._answer,
        instead("raise ProtocolDesync('a reply without a command')", "return"))  # fmt: skip
-def test_an_unexpected_reply_drops_the_link() -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number)
-        links.reply(0, exchange.number + 1)
-        assert links.masters[0].link is None
+def test_an_unexpected_reply_drops_the_link(single: ManualLinks) -> None:
+    exchange = single.ask(single.acquire())
+    single.reply(0, exchange.number)
+    single.reply(0, exchange.number + 1)
+    assert single.masters[0].link is None
 
 
 @kills("a master without a thread stays lost", Links._look, without("self.changes.retry()"))
-def test_a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
+def test_a_master_that_no_thread_connects_to_is_dialled_by_the_next_round(
+    single: ManualLinks,
+) -> None:
     dialled: list[tuple[str, float]] = []
 
     def dial(sockets: Sockets, master: Master, reason: str, delay: float) -> None:
@@ -75,75 +76,69 @@ def test_a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> N
         master.undialed = None
 
     failing = patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads"))
-    with manual_links(1) as links:
-        with failing, patch.object(Sockets, "_dial", DIAL):
-            links.cut(links.masters[0], "lost")
-        with patch.object(Sockets, "_dial", dial):
-            exchange = links.ask(links.acquire())
-        assert "no more threads" in str(exchange.tally.votes[0])
-        assert dialled == [("lost", 0.0)]
+    with failing, patch.object(Sockets, "_dial", DIAL):
+        single.cut(single.masters[0], "lost")
+    with patch.object(Sockets, "_dial", dial):
+        exchange = single.ask(single.acquire())
+    assert "no more threads" in str(exchange.tally.votes[0])
+    assert dialled == [("lost", 0.0)]
 
 
 @kills("a release overtakes", Links.begin, instead("link.out += data", "link.out[:0] = data"))
-def test_a_release_is_sent_after_its_acquire() -> None:
-    with manual_links(1) as links:
-        tallies = Tally(1), Tally(1)
-        for command, tally in zip((links.acquire(), links.release()), tallies, strict=True):
-            links.begin(Exchange(Round((command,), tally), lambda: None))
-        links.sockets.flush()
-        assert links.ends[0].names() == ["acquire", "release"]
+def test_a_release_is_sent_after_its_acquire(single: ManualLinks) -> None:
+    tallies = Tally(1), Tally(1)
+    for command, tally in zip((single.acquire(), single.release()), tallies, strict=True):
+        single.begin(Exchange(Round((command,), tally), lambda: None))
+    single.sockets.flush()
+    assert single.ends[0].names() == ["acquire", "release"]
 
 
 @kills("0 is a time", Replies._count_plain, always("time", nth=1))
 @kills("a failed release without a clock is a step", Replies._handle_vote,
        always("reply.time != 0"))  # fmt: skip
-def test_a_release_without_the_time_is_no_clock_step() -> None:
+def test_a_release_without_the_time_is_no_clock_step(single: ManualLinks) -> None:
     """Its script does not read the master's clock, and answers 0 in its place."""
-    with manual_links(1) as links:
-        links.reply(0, links.ask(links.acquire()).number)
-        for more in ([], [1]):  # granted; absent, with the index
-            status = Status.ABSENT if more else Status.GRANTED
-            number = links.ask(links.release()).number
-            links.say(0, resp(packed([number, status, 0, *more])))
-        assert links.masters[0].suspect == ""
-        assert links.masters[0].fault(links.time()) == ""
+    single.reply(0, single.ask(single.acquire()).number)
+    for more in ([], [1]):  # granted; absent, with the index
+        status = Status.ABSENT if more else Status.GRANTED
+        number = single.ask(single.release()).number
+        single.say(0, resp(packed([number, status, 0, *more])))
+    assert single.masters[0].suspect == ""
+    assert single.masters[0].fault(single.time()) == ""
 
 
 @kills("a kept release does not bury", Master.keep_release,
        instead("replace(release, bury=True)", "release"))  # fmt: skip
 @kills("a release with no link is lost", Links._fit, without(Master.keep_release))
-def test_a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
-    with manual_links(1) as links:
-        links.cut(links.masters[0], "lost")
-        links.ask(links.release())
-        ends = links.join(0)
-        links.ask(links.acquire("b" * 32))
-        said = ends.heard()
-        assert [NAMES[one[1]] for one in said] == ["release", "acquire"]
-        assert tombstone(said[0])
+def test_a_release_for_a_lost_link_is_sent_first_and_buries(single: ManualLinks) -> None:
+    single.cut(single.masters[0], "lost")
+    single.ask(single.release())
+    ends = single.join(0)
+    single.ask(single.acquire("b" * 32))
+    said = ends.heard()
+    assert [NAMES[one[1]] for one in said] == ["release", "acquire"]
+    assert tombstone(said[0])
 
 
 @kills("an interrupted loss stays unfinished", LinkChanges.retry,
        without(LinkChanges.finish_losing))  # fmt: skip
-def test_a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
+def test_a_link_whose_loss_was_interrupted_is_lost_by_the_next_round(single: ManualLinks) -> None:
     interrupted = patch.object(Master, "fail_owed", side_effect=KeyboardInterrupt)
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        with interrupted, pytest.raises(KeyboardInterrupt):
-            links.cut(links.masters[0], "lost")
-        links.ask(links.acquire("b" * 32))
-        assert exchange.decided
-        assert links.masters[0].link is None
+    exchange = single.ask(single.acquire())
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        single.cut(single.masters[0], "lost")
+    single.ask(single.acquire("b" * 32))
+    assert exchange.decided
+    assert single.masters[0].link is None
 
 
 @kills("an unanswered release is lost", Master.fail_owed, without(Master.keep_release, nth=1))
-def test_a_release_that_was_not_answered_is_sent_again() -> None:
-    with manual_links(1) as links:
-        links.ask(links.release())
-        links.cut(links.masters[0], "lost")
-        ends = links.join(0)
-        links.sockets.flush()
-        assert ends.names() == ["release"]
+def test_a_release_that_was_not_answered_is_sent_again(single: ManualLinks) -> None:
+    single.ask(single.release())
+    single.cut(single.masters[0], "lost")
+    ends = single.join(0)
+    single.sockets.flush()
+    assert ends.names() == ["release"]
 
 
 def _refused(links: ManualLinks) -> Exchange:
@@ -157,10 +152,9 @@ def _refused(links: ManualLinks) -> Exchange:
 
 
 @kills("a late grant stays", Replies._count_plain, without("self._sender.undo_late(...)"))
-def test_a_grant_after_the_refusal_is_released() -> None:
-    with manual_links(3) as links:
-        links.reply(2, _refused(links).number)
-        assert [ends.names() for ends in links.ends] == [["acquire"]] * 2 + [["acquire", "release"]]
+def test_a_grant_after_the_refusal_is_released(links: ManualLinks) -> None:
+    links.reply(2, _refused(links).number)
+    assert [ends.names() for ends in links.ends] == [["acquire"]] * 2 + [["acquire", "release"]]
 
 
 @kills("a grant of a doubtful master stays", Replies._handle_vote,
@@ -179,60 +173,55 @@ def test_a_grant_of_a_late_or_doubtful_master_is_released() -> None:
 
 
 @kills("a grant on a lost link stays", Master.fail_owed, without(Master.keep_release, nth=2))
-def test_a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
-    with manual_links(3) as links:
-        _refused(links)
-        links.cut(links.masters[2], "lost")
-        said = links.join(2)
-        links.sockets.flush()
-        assert [tombstone(command) for command in said.heard()] == [True]
+def test_a_link_that_is_lost_after_the_refusal_brings_the_release_later(links: ManualLinks) -> None:
+    _refused(links)
+    links.cut(links.masters[2], "lost")
+    said = links.join(2)
+    links.sockets.flush()
+    assert [tombstone(command) for command in said.heard()] == [True]
 
 
 @kills("closed links leave a grant", Links.finish, without("self.sender.undo_late(...)"))
-def test_links_that_close_after_the_refusal_send_the_release() -> None:
-    with manual_links(3) as links:
-        _refused(links)
-        links.ends[2].heard()
-        links.ends[2]._ours.settimeout(1)
-        with patch("redlock_django.wire.drivers.sockets.clock", side_effect=[0.0, 100.0]):
-            links.sockets.shut()
-        assert links.ends[2].names() == ["release"]
+def test_links_that_close_after_the_refusal_send_the_release(links: ManualLinks) -> None:
+    _refused(links)
+    links.ends[2].heard()
+    links.ends[2]._ours.settimeout(1)
+    with patch("redlock_django.wire.drivers.sockets.clock", side_effect=[0.0, 100.0]):
+        links.sockets.shut()
+    assert links.ends[2].names() == ["release"]
 
 
 @kills("a refused release is forgotten", Replies._handle_error, without(Master.refuse_release))
 @kills("a repeated release never ends", Replies._handle_vote,
        without("master.refused_releases.pop(...)"))  # fmt: skip
-def test_a_release_that_a_master_refused_is_sent_again() -> None:
-    with manual_links(1) as links:
-        links.ask(links.release())
-        links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
-        links.ends[0].heard()
-        links.changes.retry()
-        links.sockets.flush()
-        assert links.ends[0].names() == ["release"]
-        links.reply(0, 0, fences=0)
-        links.time.now += 1.0
-        assert links.changes.retry()
+def test_a_release_that_a_master_refused_is_sent_again(single: ManualLinks) -> None:
+    single.ask(single.release())
+    single.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
+    single.ends[0].heard()
+    single.changes.retry()
+    single.sockets.flush()
+    assert single.ends[0].names() == ["release"]
+    single.reply(0, 0, fences=0)
+    single.time.now += 1.0
+    assert single.changes.retry()
 
 
 @kills("a refused release is repeated for ever", Master.due_releases, never("until < now"))
-def test_a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
-    with manual_links(1) as links:
-        links.ask(links.release())
-        links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
-        links.time.now += links.deployment.max_ttl + 1.0
-        assert links.changes.retry()
+def test_a_release_that_a_master_refuses_for_ever_is_given_up(single: ManualLinks) -> None:
+    single.ask(single.release())
+    single.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
+    single.time.now += single.deployment.max_ttl + 1.0
+    assert single.changes.retry()
 
 
 @kills("a token on a lost link is forgotten", Master.fail_owed, without(Master.remember_unanswered))
-def test_a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
-    with manual_links(1) as links:
-        links.ask(links.acquire())
-        links.cut(links.masters[0], "lost")
-        ends = links.join(0)
-        links.ask(links.release())
-        said = ends.heard()
-        assert [tombstone(one) for one in said] == [True]
+def test_a_release_after_an_acquire_that_may_still_arrive_buries(single: ManualLinks) -> None:
+    single.ask(single.acquire())
+    single.cut(single.masters[0], "lost")
+    ends = single.join(0)
+    single.ask(single.release())
+    said = ends.heard()
+    assert [tombstone(one) for one in said] == [True]
 
 
 @kills(
@@ -260,39 +249,36 @@ _LOADED = b"$40\r\n%b\r\n" % (b"0" * 40)  # the answer to SCRIPT LOAD
 
 
 @kills("NOSCRIPT is a failure", Replies._handle_error, never("code == 'NOSCRIPT'"))
-def test_a_script_that_was_flushed_is_sent_at_once() -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        said = links.no_script(0)
-        assert said[:2] == [b"EVAL", script("acquire", links.deployment)[0].encode()]
-        links.ends[0].say(_LOADED)
-        links.reply(0, exchange.number)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_script_that_was_flushed_is_sent_at_once(single: ManualLinks) -> None:
+    exchange = single.ask(single.acquire())
+    said = single.no_script(0)
+    assert said[:2] == [b"EVAL", script("acquire", single.deployment)[0].encode()]
+    single.ends[0].say(_LOADED)
+    single.reply(0, exchange.number)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("an undo by EVAL", Replies._retry, never("isinstance(command, Acquire)"))
-def test_an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
+def test_an_undo_is_known_to_a_master_that_learns_to_acquire(single: ManualLinks) -> None:
     """By EVAL, the undo of a call that was cancelled would arrive after the next acquire."""
-    with manual_links(1) as links:
-        links.ask(links.acquire())
-        links.ends[0].heard()
-        links.say(0, b"-NOSCRIPT No matching script.\r\n")
-        said = links.ends[0].heard()
-        assert [verb for verb, *_ in said] == [b"SCRIPT", b"EVAL"]
-        assert said[0] == [b"SCRIPT", b"LOAD", script("release", links.deployment)[0].encode()]
+    single.ask(single.acquire())
+    single.ends[0].heard()
+    single.say(0, b"-NOSCRIPT No matching script.\r\n")
+    said = single.ends[0].heard()
+    assert [verb for verb, *_ in said] == [b"SCRIPT", b"EVAL"]
+    assert said[0] == [b"SCRIPT", b"LOAD", script("release", single.deployment)[0].encode()]
 
 
 @kills("a decided round is sent again", Replies._retry, always("owed.undecided is not None"))
-def test_a_decided_round_is_not_sent_again() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire())
-        links.grant(exchange, 0, 1)
-        assert exchange.decided
-        assert links.no_script(2) == [
-            b"SCRIPT",
-            b"LOAD",
-            script("acquire", links.deployment)[0].encode(),
-        ]
+def test_a_decided_round_is_not_sent_again(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire())
+    links.grant(exchange, 0, 1)
+    assert exchange.decided
+    assert links.no_script(2) == [
+        b"SCRIPT",
+        b"LOAD",
+        script("acquire", links.deployment)[0].encode(),
+    ]
 
 
 @kills("a cancelled round of a loop is sent again", LoopDriver._take, without("exchange.abandon()"))
@@ -353,19 +339,18 @@ FAILING = {
        "ends in use")  # fmt: skip
 @kills("a silent link is stale", Master.fail_owed, always("ended"), "is given up")
 @pytest.mark.parametrize("how", FAILING)
-def test_a_vote_is_stale_if_its_link_ends_after_a_pause(how: str) -> None:
+def test_a_vote_is_stale_if_its_link_ends_after_a_pause(how: str, single: ManualLinks) -> None:
     idle, ends, stale = FAILING[how]
-    with manual_links(1) as links:
-        links.link(0).heard -= idle
-        exchange = links.ask(links.acquire())
-        if ends:
-            links.ends[0].close()
-            links.read(links.masters[0])
-        else:
-            links.cut(links.masters[0], "did not answer", late=True)
-        [vote] = exchange.tally.votes
-        assert vote is not None
-        assert (vote.ballot, vote.stale) == (Ballot.FAILED, stale)
+    single.link(0).heard -= idle
+    exchange = single.ask(single.acquire())
+    if ends:
+        single.ends[0].close()
+        single.read(single.masters[0])
+    else:
+        single.cut(single.masters[0], "did not answer", late=True)
+    [vote] = exchange.tally.votes
+    assert vote is not None
+    assert (vote.ballot, vote.stale) == (Ballot.FAILED, stale)
 
 
 @kills("all attempts at once", Pace.turn, without("self._next = ..."))
@@ -378,50 +363,46 @@ def test_attempts_to_connect_are_paced() -> None:
 
 
 @kills("one server, two votes", find_twins, never("other is not master"))
-def test_one_server_under_two_names_has_no_vote() -> None:
-    with manual_links(3) as links:
-        links.join(2, run_id="1")
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number)
-        assert exchange.tally.verdict is Verdict.LOST
-        assert links.ends[1].names() == links.ends[2].names() == []
+def test_one_server_under_two_names_has_no_vote(links: ManualLinks) -> None:
+    links.join(2, run_id="1")
+    exchange = links.ask(links.acquire())
+    links.reply(0, exchange.number)
+    assert exchange.tally.verdict is Verdict.LOST
+    assert links.ends[1].names() == links.ends[2].names() == []
 
 
 @kills("a lost link still has a name", LinkChanges.finish_losing,
        without("find_twins(self._masters)"))  # fmt: skip
-def test_a_server_votes_again_once_it_has_one_name_left() -> None:
-    with manual_links(3) as links:
-        links.join(2, run_id="1")
-        assert "same server" in links.masters[1].fault(links.time())
-        links.cut(links.masters[0], "lost")
-        assert "same server" in links.masters[1].fault(links.time())
-        links.join(0)
-        links.cut(links.masters[2], "lost")
-        exchange = links.ask(links.acquire())
-        links.grant(exchange, 0, 1)
-        assert exchange.tally.verdict is Verdict.WON
+def test_a_server_votes_again_once_it_has_one_name_left(links: ManualLinks) -> None:
+    links.join(2, run_id="1")
+    assert "same server" in links.masters[1].fault(links.time())
+    links.cut(links.masters[0], "lost")
+    assert "same server" in links.masters[1].fault(links.time())
+    links.join(0)
+    links.cut(links.masters[2], "lost")
+    exchange = links.ask(links.acquire())
+    links.grant(exchange, 0, 1)
+    assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("asked without a majority", Links._fit, never("exchange.decided and ..."))
-def test_with_a_majority_down_no_master_is_asked() -> None:
-    with manual_links(3) as links:
-        for master in links.masters[:2]:
-            links.cut(master, "lost")
-        exchange = links.ask(links.acquire())
-        assert exchange.tally.reasons() == ["lost", "lost", "not asked"]
-        assert links.ends[2].names() == []
+def test_with_a_majority_down_no_master_is_asked(links: ManualLinks) -> None:
+    for master in links.masters[:2]:
+        links.cut(master, "lost")
+    exchange = links.ask(links.acquire())
+    assert exchange.tally.reasons() == ["lost", "lost", "not asked"]
+    assert links.ends[2].names() == []
 
 
 @kills("asked before it is trusted", Master.fault, never("now < self.trust.ready"), "acquire")
 @kills("a master extends before it is trusted", Extend.early, returns("True"), "extend")
 @pytest.mark.parametrize("name", ["acquire", "extend"])
-def test_a_master_has_no_vote_before_it_is_trusted(name: str) -> None:
-    with manual_links(1) as links:
-        ends = links.join(0, ready=60.0)
-        extend = Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10)
-        exchange = links.ask(links.acquire() if name == "acquire" else extend)
-        assert name not in ends.names()
-        assert exchange.tally.verdict is Verdict.LOST
+def test_a_master_has_no_vote_before_it_is_trusted(name: str, single: ManualLinks) -> None:
+    ends = single.join(0, ready=60.0)
+    extend = Extend(single.deployment, ("r",), f"{TOKEN} {{}}", 10)
+    exchange = single.ask(single.acquire() if name == "acquire" else extend)
+    assert name not in ends.names()
+    assert exchange.tally.verdict is Verdict.LOST
 
 
 @kills("a promoted replica extends nothing", Extend.early, returns("False"))
@@ -453,12 +434,11 @@ def test_a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once() -> N
 
 @kills("a plain reply of any status", Replies._count_plain, never("status < 0"))
 @kills("NOT_READY is ignored", Replies._handle_vote, never("reply.status == Status.NOT_READY"))
-def test_a_master_that_is_not_ready_is_asked_why() -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        links.ends[0].heard()
-        links.reply(0, exchange.number, -1)
-        assert links.ends[0].names() == ["join"]
+def test_a_master_that_is_not_ready_is_asked_why(single: ManualLinks) -> None:
+    exchange = single.ask(single.acquire())
+    single.ends[0].heard()
+    single.reply(0, exchange.number, -1)
+    assert single.ends[0].names() == ["join"]
 
 
 @kills("a mismatch is ignored", trust.read_trust, never("status == Status.MISMATCH"),
@@ -470,61 +450,59 @@ def test_a_master_that_is_not_ready_is_asked_why() -> None:
         pytest.param(Status.UNMARKED, "new: run 'manage.py redlock_init'", id="no marker"),
     ],
 )
-def test_a_master_without_the_marker_of_the_deployment_is_given_up(status: int, why: str) -> None:
-    with manual_links(1) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, -1)
-        links.trusted(0, status)
-        assert links.masters[0].link is None
-        assert re.match(why, links.masters[0].reason)
+def test_a_master_without_the_marker_of_the_deployment_is_given_up(
+    status: int, why: str, single: ManualLinks
+) -> None:
+    exchange = single.ask(single.acquire())
+    single.reply(0, exchange.number, -1)
+    single.trusted(0, status)
+    assert single.masters[0].link is None
+    assert re.match(why, single.masters[0].reason)
 
 
 @kills("another deployment stops nothing", Links.conflict,
        instead("self.membership.conflict", "''"))  # fmt: skip
-def test_a_master_of_another_deployment_stops_all_new_locks() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, -1)
-        links.trusted(0, Status.MISMATCH)
-        for ends in links.ends:
-            ends.heard()
-        exchange = links.ask(links.acquire())
-        assert exchange.tally.verdict is Verdict.LOST
-        assert links.ends[1].names() == []
-        assert "belongs to another deployment" in str(exchange.tally.votes[1])
-        links.ask(links.release())
-        assert links.ends[1].names() == ["release"]
+def test_a_master_of_another_deployment_stops_all_new_locks(links: ManualLinks) -> None:
+    exchange = links.ask(links.acquire())
+    links.reply(0, exchange.number, -1)
+    links.trusted(0, Status.MISMATCH)
+    for ends in links.ends:
+        ends.heard()
+    exchange = links.ask(links.acquire())
+    assert exchange.tally.verdict is Verdict.LOST
+    assert links.ends[1].names() == []
+    assert "belongs to another deployment" in str(exchange.tally.votes[1])
+    links.ask(links.release())
+    assert links.ends[1].names() == ["release"]
 
 
 @kills("a repeated question hides the reason", LinkChanges.trust,
        never("... and master.trust.marker == trust.marker"))  # fmt: skip
 @kills("a reason outlives its marker", LinkChanges.trust,
        instead("master.trust.marker == trust.marker", "True"))  # fmt: skip
-def test_the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
+def test_the_reason_of_a_wait_is_kept_while_the_marker_is_the_same(single: ManualLinks) -> None:
     """A master names it only in the reply that writes its marker, and may be asked again."""
-    with manual_links(1) as links:
-        links.join(0, ready=60.0)
-        master = links.masters[0]
-        assert master.trust is not None
-        again = master.trust
-        links.changes.trust(master, replace(again, marker=b"new", doubt="restarted"))
-        links.changes.trust(master, replace(again, marker=b"new"))
-        assert master.fault(links.time()).startswith("restarted: trusted in")
-        links.changes.trust(master, replace(again, marker=b"newer"))
-        assert master.fault(links.time()).startswith("waits to be trusted"), "another marker"
+    single.join(0, ready=60.0)
+    master = single.masters[0]
+    assert master.trust is not None
+    again = master.trust
+    single.changes.trust(master, replace(again, marker=b"new", doubt="restarted"))
+    single.changes.trust(master, replace(again, marker=b"new"))
+    assert master.fault(single.time()).startswith("restarted: trusted in")
+    single.changes.trust(master, replace(again, marker=b"newer"))
+    assert master.fault(single.time()).startswith("waits to be trusted"), "another marker"
 
 
 @kills("a master that is not counted stays so", Links._fault_for,
        never("now - master.looked > LOOK_AGAIN"))  # fmt: skip
-def test_a_master_that_was_declared_trusted_is_counted_soon() -> None:
-    with manual_links(1) as links:
-        ends = links.join(0, ready=60.0)
-        links.ask(links.acquire())
-        assert ends.names() == ["join"]
-        links.ask(links.acquire("b" * 32))
-        assert ends.names() == [], "not at every try"
-        links.trusted(0)
-        assert links.ask(links.acquire("c" * 32)).tally.outstanding == 1
+def test_a_master_that_was_declared_trusted_is_counted_soon(single: ManualLinks) -> None:
+    ends = single.join(0, ready=60.0)
+    single.ask(single.acquire())
+    assert ends.names() == ["join"]
+    single.ask(single.acquire("b" * 32))
+    assert ends.names() == [], "not at every try"
+    single.trusted(0)
+    assert single.ask(single.acquire("c" * 32)).tally.outstanding == 1
 
 
 def info_of(index: int, **changed: str) -> bytes:
@@ -552,28 +530,26 @@ REPORTED: dict[str, dict[str, str]] = {
 @kills("evicted keys are forgotten", server_info.run_of, never("evicted.isdecimal()"),
        "has evicted keys")  # fmt: skip
 @pytest.mark.parametrize("why", REPORTED)
-def test_a_live_link_is_inspected_before_a_command(why: str) -> None:
-    with manual_links(1) as links:
-        links.masters[0].inspect_at = 0.0
-        exchange = links.ask(links.acquire())
-        assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
-        links.ends[0].say(info_of(0, **REPORTED[why]))
-        links.reply(0, exchange.number)
-        assert exchange.tally.verdict is (Verdict.LOST if why else Verdict.WON)
-        links.ask(links.release())
-        assert b"INFO" not in [said[0] for said in links.ends[0].heard()]
-        reason = links.masters[0].reason
-        assert why in reason if why else reason == ""
+def test_a_live_link_is_inspected_before_a_command(why: str, single: ManualLinks) -> None:
+    single.masters[0].inspect_at = 0.0
+    exchange = single.ask(single.acquire())
+    assert [said[0] for said in single.ends[0].heard()] == [b"INFO", b"EVALSHA"]
+    single.ends[0].say(info_of(0, **REPORTED[why]))
+    single.reply(0, exchange.number)
+    assert exchange.tally.verdict is (Verdict.LOST if why else Verdict.WON)
+    single.ask(single.release())
+    assert b"INFO" not in [said[0] for said in single.ends[0].heard()]
+    reason = single.masters[0].reason
+    assert why in reason if why else reason == ""
 
 
 @kills("a handshake hides what INFO is now", LinkChanges.joined,
        instead("result.inspected", "self._clock()"))  # fmt: skip
-def test_what_was_reported_before_a_long_handshake_is_asked_again() -> None:
-    with manual_links(1) as links:
-        ends = links.new_ends(0)
-        links.sockets.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
-        links.ask(links.acquire())
-        assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
+def test_what_was_reported_before_a_long_handshake_is_asked_again(single: ManualLinks) -> None:
+    ends = single.new_ends(0)
+    single.sockets.arrived(0, replace(ends.joined("0"), inspected=single.time() - 10.0))
+    single.ask(single.acquire())
+    assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
 
 
 @kills("tolerated evictions count", server_info.run_of, never("may_evict(info)"))
@@ -585,13 +561,12 @@ def test_evictions_that_are_tolerated_end_no_run() -> None:
 
 @kills("a child sends for its parent", Sockets.abandon,
        instead("self.closed.set()", "self.flush()"))  # fmt: skip
-def test_a_child_sends_nothing_that_its_parent_had_queued() -> None:
-    with manual_links(1) as links:
-        tally = Tally(1)
-        links.begin(Exchange(Round((links.release(),), tally), lambda: None))
-        links.sockets.abandon()
-        assert links.ends[0].heard() == []
-        assert links.masters[0].link is None
+def test_a_child_sends_nothing_that_its_parent_had_queued(single: ManualLinks) -> None:
+    tally = Tally(1)
+    single.begin(Exchange(Round((single.release(),), tally), lambda: None))
+    single.sockets.abandon()
+    assert single.ends[0].heard() == []
+    assert single.masters[0].link is None
 
 
 SAFE = {"redis_version": "7.0.15", "run_id": "12ab", "role": "master"}

@@ -96,9 +96,9 @@ def test_a_release_waits_for_no_link() -> None:
         assert links.link_wait.is_needed(Round((acquire,) * 5, Tally(5)))
 
 
-def test_a_master_that_is_trusted_ends_the_waits_for_links() -> None:
+def test_a_master_that_is_trusted_ends_the_waits_for_links(links: ManualLinks) -> None:
     """They wait for a quorum, and another master may not answer for as long as one may connect."""
-    with manual_links(3) as links, patch.object(links.sockets._driver, "changed") as changed:
+    with patch.object(links.sockets._driver, "changed") as changed:
         links.sender.check_all()
         links.sockets.flush()
         changed.reset_mock()

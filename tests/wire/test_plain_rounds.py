@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -33,7 +32,7 @@ from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
 from redlock_django.wire.links.replies import Replies, _of_round
 from redlock_django.wire.links.resp import MOST, PLAIN, Templates, pack_command
-from tests.engine.mutants import kills
+from tests.engine.mutants import fixture, kills
 from tests.engine.mutation import always, instead, never, without
 from tests.engine.simulator import Simulation, replay
 from tests.replies import packed, refused
@@ -44,13 +43,18 @@ PUSH = push(b"message", b"a channel", b"a waiter")
 """After a push, replies are parsed."""
 
 
-@contextmanager
-def timed_links(masters: int = 3) -> Iterator[ManualLinks]:
-    """Open links to masters whose clocks are known exactly."""
-    with manual_links(masters) as links:
-        for master in links.masters:
-            links.steps._keep(master, WALL - NOW, WALL - NOW, links.time.now)
-        yield links
+def know_clocks(links: ManualLinks) -> ManualLinks:
+    """Note the clocks of masters, exactly."""
+    for master in links.masters:
+        links.steps._keep(master, WALL - NOW, WALL - NOW, links.time.now)
+    return links
+
+
+@fixture
+def timed() -> Iterator[ManualLinks]:
+    """Open links to three masters whose clocks are known exactly."""
+    with manual_links() as links:
+        yield know_clocks(links)
 
 
 def _trace(seed: int) -> list[object]:
@@ -114,13 +118,12 @@ DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
 @kills("another deployment's masters are asked", Links.begin, never("self.membership.conflict"),
        "another deployment")  # fmt: skip
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str) -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        links.ends[0].heard()
-        DOUBTS[doubt](links)
-        links.ask(links.acquire("b" * 32))
-        assert "acquire" not in links.ends[0].names()
+def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str, timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    timed.ends[0].heard()
+    DOUBTS[doubt](timed)
+    timed.ask(timed.acquire("b" * 32))
+    assert "acquire" not in timed.ends[0].names()
 
 
 FAULTS = {"late": "did not answer", "lost": "lost"}
@@ -139,72 +142,69 @@ def _reasons(links: ManualLinks, command: Command, *masters: int) -> list[str]:
 @kills("a master that is left out is reached", Links._fit,
        instead("failed(..., sent=False)", "failed(fault)"), "late")  # fmt: skip
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
+def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str, timed: ManualLinks) -> None:
     reason = FAULTS[fault]
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        links.ends[0].heard()
-        DOUBTS[fault](links)
-        acquire = links.acquire("b" * 32)
-        assert _reasons(links, acquire) == [reason, "granted", "granted"]
-        released = _reasons(links, links.release("b" * 32), 1, 2)
-        assert released == ["not asked", "granted", "granted"]
-        assert links.ends[0].names() == []
-        setattr(links.masters[0], "late" if fault == "late" else "reason", "something else")
-        assert links.ask(links.acquire("c" * 32)).tally.reasons()[0] == "something else"
+    timed.grant(timed.ask(timed.acquire()))
+    timed.ends[0].heard()
+    DOUBTS[fault](timed)
+    acquire = timed.acquire("b" * 32)
+    assert _reasons(timed, acquire) == [reason, "granted", "granted"]
+    released = _reasons(timed, timed.release("b" * 32), 1, 2)
+    assert released == ["not asked", "granted", "granted"]
+    assert timed.ends[0].names() == []
+    setattr(timed.masters[0], "late" if fault == "late" else "reason", "something else")
+    assert timed.ask(timed.acquire("c" * 32)).tally.reasons()[0] == "something else"
 
 
 @kills("a usable master is never inspected", Links.begin, never("now >= m.inspect_at"))
-def test_a_master_that_must_be_inspected_is_looked_at() -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        links.ends[0].heard()
-        links.time.now += INSPECTED + 0.01
-        links.ask(links.acquire("b" * 32))
-        assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
+def test_a_master_that_must_be_inspected_is_looked_at(timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    timed.ends[0].heard()
+    timed.time.now += INSPECTED + 0.01
+    timed.ask(timed.acquire("b" * 32))
+    assert [said[0] for said in timed.ends[0].heard()] == [b"INFO", b"EVALSHA"]
 
 
 @pytest.mark.parametrize("end", ["close", "abandon"])
-def test_a_round_that_begins_after_the_links_were_closed_has_failed(end: str) -> None:
-    with manual_links(3) as links:
-        first = links.ask(links.acquire())  # from here on no master is looked at
-        for index in range(3):
-            links.reply(index, first.number)
-        getattr(links, end)()
-        exchange = links.ask(links.acquire())
-        assert exchange.decided
-        assert exchange.tally.reasons() == ["closed"] * 3
+def test_a_round_that_begins_after_the_links_were_closed_has_failed(
+    end: str, links: ManualLinks
+) -> None:
+    first = links.ask(links.acquire())  # from here on no master is looked at
+    for index in range(3):
+        links.reply(index, first.number)
+    getattr(links, end)()
+    exchange = links.ask(links.acquire())
+    assert exchange.decided
+    assert exchange.tally.reasons() == ["closed"] * 3
 
 
-def test_masters_are_looked_at_once_for_many_rounds() -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
-            links.grant(links.ask(links.acquire("b" * 32)))
+def test_masters_are_looked_at_once_for_many_rounds(timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
+        timed.grant(timed.ask(timed.acquire("b" * 32)))
 
 
 @kills("all masters are sent one command", Links.begin, never("owed.command is not command"))
-def test_each_master_is_sent_its_own_command() -> None:
-    with timed_links() as links:
-        commands = links.acquire(), links.release(), None
-        exchange = Exchange(Round(commands, Tally(3)), lambda: None)
-        links.begin(exchange)
-        links.sockets.flush()
-        assert [ends.names() for ends in links.ends] == [["acquire"], ["release"], []]
-        assert exchange.tally.asked == {0, 1}
+def test_each_master_is_sent_its_own_command(timed: ManualLinks) -> None:
+    commands = timed.acquire(), timed.release(), None
+    exchange = Exchange(Round(commands, Tally(3)), lambda: None)
+    timed.begin(exchange)
+    timed.sockets.flush()
+    assert [ends.names() for ends in timed.ends] == [["acquire"], ["release"], []]
+    assert exchange.tally.asked == {0, 1}
 
 
 @kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
-def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
-    with timed_links(masters=1) as links:
-        links.grant(links.ask(links.acquire()))
-        for cut in range(1, len(resp(packed([1, 1, links.time.wall, 7])))):
-            exchange = links.ask(links.acquire("b" * 32))
-            reply = resp(packed([exchange.number, 1, links.time.wall, 7]))
-            for part in (reply[:cut], reply[cut:]):
-                links.say(0, part)
-                assert links.masters[0].link is not None, f"cut after {cut} bytes"
-            assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
+def test_a_grant_that_comes_in_two_parts_has_its_fence(single: ManualLinks) -> None:
+    know_clocks(single)
+    single.grant(single.ask(single.acquire()))
+    for cut in range(1, len(resp(packed([1, 1, single.time.wall, 7])))):
+        exchange = single.ask(single.acquire("b" * 32))
+        reply = resp(packed([exchange.number, 1, single.time.wall, 7]))
+        for part in (reply[:cut], reply[cut:]):
+            single.say(0, part)
+            assert single.masters[0].link is not None, f"cut after {cut} bytes"
+        assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
 
 
 @kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), "granted")
@@ -217,43 +217,42 @@ def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     "refused",
 )
 @pytest.mark.parametrize("answer", ["granted", "granted, parsed", "refused"])
-def test_no_vote_counts_from_a_clock_step_on(answer: str) -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        exchange = links.ask(links.acquire("b" * 32))
-        grant = packed([exchange.number, 1, links.time.wall + 5_000_000, 7])
-        refusal = _refusal(links, exchange.number, ahead=5_000_000)
-        before = PUSH if answer == "granted, parsed" else b""
-        links.say(0, before + resp(refusal if answer == "refused" else grant))
-        assert "stepped" in exchange.tally.reasons()[0]
-        assert not links.link(0).owed or links.masters[0].checking
+def test_no_vote_counts_from_a_clock_step_on(answer: str, timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    exchange = timed.ask(timed.acquire("b" * 32))
+    grant = packed([exchange.number, 1, timed.time.wall + 5_000_000, 7])
+    refusal = _refusal(timed, exchange.number, ahead=5_000_000)
+    before = PUSH if answer == "granted, parsed" else b""
+    timed.say(0, before + resp(refusal if answer == "refused" else grant))
+    assert "stepped" in exchange.tally.reasons()[0]
+    assert not timed.link(0).owed or timed.masters[0].checking
 
 
 @kills("a step ends with its reply", Replies._count_plain, never("not master.usable and ..."),
        False)  # fmt: skip
 @pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
-def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
-        ahead = links.time.wall + 5_000_000
-        replies = [resp(packed([one.number, 1, ahead, 7])) for one in asked]
-        for said in [b"".join(replies)] if together else replies:
-            links.say(0, said)
-        assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
+def test_no_reply_that_comes_with_or_after_a_clock_step_counts(
+    together: bool, timed: ManualLinks
+) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    asked = [timed.ask(timed.acquire(word * 32)) for word in "bc"]
+    ahead = timed.time.wall + 5_000_000
+    replies = [resp(packed([one.number, 1, ahead, 7])) for one in asked]
+    for said in [b"".join(replies)] if together else replies:
+        timed.say(0, said)
+    assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
 
 
 @pytest.mark.parametrize("asks", ["acquire", "release"])
-def test_a_plain_reply_alone_grants(asks: str) -> None:
-    with timed_links() as links:
-        command = links.acquire() if asks == "acquire" else links.release()
-        exchange = links.ask(command)
-        fence = [7] * command.fenced
-        for index in range(2):
-            links.ends[index].say(resp(packed([exchange.number, 1, links.time.wall, *fence])))
-            with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-                links.read(links.masters[index])
-        assert fences(exchange) == [tuple(fence)] * 2
+def test_a_plain_reply_alone_grants(asks: str, timed: ManualLinks) -> None:
+    command = timed.acquire() if asks == "acquire" else timed.release()
+    exchange = timed.ask(command)
+    fence = [7] * command.fenced
+    for index in range(2):
+        timed.ends[index].say(resp(packed([exchange.number, 1, timed.time.wall, *fence])))
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+            timed.read(timed.masters[index])
+    assert fences(exchange) == [tuple(fence)] * 2
 
 
 def _refusal(links: ManualLinks, number: int, *, ahead: int = 0, rival: bytes = b"f" * 32) -> Any:
@@ -261,44 +260,43 @@ def _refusal(links: ManualLinks, number: int, *, ahead: int = 0, rival: bytes = 
     return packed([number, 0, links.time.wall + ahead, 1, 900, 5, -1, rival])
 
 
-def test_plain_replies_refuse_alone_and_together() -> None:
-    with timed_links() as links:
-        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
-        refusals = [resp(_refusal(links, one.number)) for one in asked]
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            links.say(0, *refusals)
-            for index in (1, 2):
-                links.say(index, b"".join(refusals))
-        for exchange in asked:
-            assert exchange.tally.rival_won
-            assert exchange.tally.verdict is Verdict.LOST
-            assert exchange.tally.votes == [refused(links.time.wall, 900, 5, b"f" * 32)] * 3
-        assert not links.link(2).owed
-        assert links.ends[2].names() == ["acquire"] * 2, "a late refusal needs no release"
+def test_plain_replies_refuse_alone_and_together(timed: ManualLinks) -> None:
+    asked = [timed.ask(timed.acquire(word * 32)) for word in "bc"]
+    refusals = [resp(_refusal(timed, one.number)) for one in asked]
+    with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+        timed.say(0, *refusals)
+        for index in (1, 2):
+            timed.say(index, b"".join(refusals))
+    for exchange in asked:
+        assert exchange.tally.rival_won
+        assert exchange.tally.verdict is Verdict.LOST
+        assert exchange.tally.votes == [refused(timed.time.wall, 900, 5, b"f" * 32)] * 3
+    assert not timed.link(2).owed
+    assert timed.ends[2].names() == ["acquire"] * 2, "a late refusal needs no release"
 
 
 @kills("a part of a reply is lost", Replies._parse,
        instead("return", "return link.received.clear()"))  # fmt: skip
 @kills("a cut reply is parsed", Replies._parse, never("is_cut(...)"))
-def test_a_refusal_that_comes_in_two_parts_counts() -> None:
-    with timed_links(masters=1) as links:
-        for cut in range(1, len(resp(_refusal(links, 1)))):
-            exchange = links.ask(links.acquire("b" * 32))
-            reply = resp(_refusal(links, exchange.number))
-            with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-                for part in (reply[:cut], reply[cut:]):
-                    links.say(0, part)
-            assert exchange.tally.rival_won, f"cut after {cut} bytes"
+def test_a_refusal_that_comes_in_two_parts_counts(single: ManualLinks) -> None:
+    know_clocks(single)
+    for cut in range(1, len(resp(_refusal(single, 1)))):
+        exchange = single.ask(single.acquire("b" * 32))
+        reply = resp(_refusal(single, exchange.number))
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+            for part in (reply[:cut], reply[cut:]):
+                single.say(0, part)
+        assert exchange.tally.rival_won, f"cut after {cut} bytes"
 
 
 @kills("a part of a reply is read twice", Replies._parse, without("del link.received[:]"))
-def test_a_refusal_that_is_parsed_in_two_parts_counts() -> None:
-    with timed_links(masters=1) as links:
-        for cut in range(1, len(PUSH + resp(_refusal(links, 1)))):
-            exchange = links.ask(links.acquire("b" * 32))
-            reply = PUSH + resp(_refusal(links, exchange.number))
-            links.say(0, reply[:cut], reply[cut:])
-            assert exchange.tally.refusals, f"cut after {cut} bytes"
+def test_a_refusal_that_is_parsed_in_two_parts_counts(single: ManualLinks) -> None:
+    know_clocks(single)
+    for cut in range(1, len(PUSH + resp(_refusal(single, 1)))):
+        exchange = single.ask(single.acquire("b" * 32))
+        reply = PUSH + resp(_refusal(single, exchange.number))
+        single.say(0, reply[:cut], reply[cut:])
+        assert exchange.tally.refusals, f"cut after {cut} bytes"
 
 
 def _of(kind: str, links: ManualLinks, number: int) -> bytes:
@@ -323,77 +321,73 @@ def _of(kind: str, links: ManualLinks, number: int) -> bytes:
     "kind",
     ["a grant", "a release", "a refusal", "two refusals", "another reply as long as a refusal"],
 )
-def test_a_reply_of_another_round_is_not_a_vote(kind: str) -> None:
-    with timed_links() as links:
-        ask = links.release if kind == "a release" else links.acquire
-        asked = [links.ask(ask(word * 32)) for word in "bc"]
-        links.say(0, _of(kind, links, asked[1].number))
-        assert links.masters[0].link is None
-        assert [one.tally.granted for one in asked] == [0, 0]
-        assert [one.tally.refusals for one in asked] == [[], []]
+def test_a_reply_of_another_round_is_not_a_vote(kind: str, timed: ManualLinks) -> None:
+    ask = timed.release if kind == "a release" else timed.acquire
+    asked = [timed.ask(ask(word * 32)) for word in "bc"]
+    timed.say(0, _of(kind, timed, asked[1].number))
+    assert timed.masters[0].link is None
+    assert [one.tally.granted for one in asked] == [0, 0]
+    assert [one.tally.refusals for one in asked] == [[], []]
 
 
 @kills("bytes inside a reply grant", Replies._count_plain, always("not link.parsing"))
-def test_bytes_inside_a_refusal_do_not_grant() -> None:
-    with timed_links() as links:
-        exchange = links.ask(links.release())
-        grant = resp(packed([exchange.number, 1, 0]))
-        refusal = resp(packed([exchange.number, 0, links.time.wall, 1, 900, 5, -1, grant]))
-        begin = refusal.index(grant)
-        for piece in PUSH + refusal[:begin], grant, refusal[begin + len(grant) :]:
-            links.say(0, piece)
-        assert exchange.tally.reasons()[0].startswith("held by another client")
+def test_bytes_inside_a_refusal_do_not_grant(timed: ManualLinks) -> None:
+    exchange = timed.ask(timed.release())
+    grant = resp(packed([exchange.number, 1, 0]))
+    refusal = resp(packed([exchange.number, 0, timed.time.wall, 1, 900, 5, -1, grant]))
+    begin = refusal.index(grant)
+    for piece in PUSH + refusal[:begin], grant, refusal[begin + len(grant) :]:
+        timed.say(0, piece)
+    assert exchange.tally.reasons()[0].startswith("held by another client")
 
 
 @kills("an old look at the clock", Replies._believes, always("heard < until"))
-def test_bounds_of_clocks_are_not_old() -> None:
+def test_bounds_of_clocks_are_not_old(single: ManualLinks) -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
-    with timed_links(masters=1) as links:
-        links.masters[0].inspect_at = NOW + 1000
-        for stepped in [0] * 100 + [1_200_000]:
-            links.time.now += 1.0
-            exchange = links.ask(links.acquire())
-            links.say(0, resp(packed([exchange.number, 1, links.time.wall + stepped, 7])))
-        assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
+    know_clocks(single)
+    single.masters[0].inspect_at = NOW + 1000
+    for stepped in [0] * 100 + [1_200_000]:
+        single.time.now += 1.0
+        exchange = single.ask(single.acquire())
+        single.say(0, resp(packed([exchange.number, 1, single.time.wall + stepped, 7])))
+    assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
 
 
-def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
-    with timed_links(masters=1) as links:
-        links.grant(links.ask(links.acquire()))
-        links.time.now += 1.0
-        links.steps.clock = lambda: links.time.now + 0.001  # to count replies takes time, too
-        asked = [links.ask(links.acquire(word * 32)) for word in "bcd"]
-        links.ends[0].say(
-            b"".join(resp(packed([one.number, 1, links.time.wall, 7])) for one in asked)
-        )
-        with patch.object(links.steps, "note", wraps=links.steps.note) as note:
-            links.read(links.masters[0])
-        assert note.call_count == 1
-        assert [one.tally.verdict for one in asked] == [Verdict.WON] * 3
+def test_one_reply_of_a_batch_tells_the_clock_of_its_master(single: ManualLinks) -> None:
+    know_clocks(single)
+    single.grant(single.ask(single.acquire()))
+    single.time.now += 1.0
+    single.steps.clock = lambda: single.time.now + 0.001  # to count replies takes time, too
+    asked = [single.ask(single.acquire(word * 32)) for word in "bcd"]
+    single.ends[0].say(
+        b"".join(resp(packed([one.number, 1, single.time.wall, 7])) for one in asked)
+    )
+    with patch.object(single.steps, "note", wraps=single.steps.note) as note:
+        single.read(single.masters[0])
+    assert note.call_count == 1
+    assert [one.tally.verdict for one in asked] == [Verdict.WON] * 3
 
 
 @kills("our clock's latest time is lost", StepWatch._blame_ourselves,
        instead("self.latest + KNOWN_FOR", "self.latest"))  # fmt: skip
-def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        links.time.now += 0.05
-        began = links.time.now
-        links.grant(links.ask(links.acquire("b" * 32)))
-        links.time.now -= 10.0
-        links.steps._blame_ourselves(links.masters)
-        assert links.steps.voided >= began
+def test_our_clock_that_goes_back_voids_a_lease_that_began_since(timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    timed.time.now += 0.05
+    began = timed.time.now
+    timed.grant(timed.ask(timed.acquire("b" * 32)))
+    timed.time.now -= 10.0
+    timed.steps._blame_ourselves(timed.masters)
+    assert timed.steps.voided >= began
 
 
 @kills("our clock never goes back a little", Replies._believes, always("heard >= sent"))
-def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
-    with timed_links() as links:
-        links.grant(links.ask(links.acquire()))
-        links.time.now += 0.05
-        exchange, sent = links.ask(links.acquire("b" * 32)), links.time.now
-        links.time.now -= 0.004
-        links.grant(exchange)
-        assert links.steps.latest >= sent, "a lease of this round must be voided by a later step"
+def test_our_clock_that_goes_back_a_little_within_a_round_is_noted(timed: ManualLinks) -> None:
+    timed.grant(timed.ask(timed.acquire()))
+    timed.time.now += 0.05
+    exchange, sent = timed.ask(timed.acquire("b" * 32)), timed.time.now
+    timed.time.now -= 0.004
+    timed.grant(exchange)
+    assert timed.steps.latest >= sent, "a lease of this round must be voided by a later step"
 
 
 # Templates.
