@@ -13,14 +13,16 @@ import pytest
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
+from redlock_django.engine.protocol.commands import Command
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import failed
+from redlock_django.engine.protocol.votes import Vote, failed
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
-from redlock_django.engine.validity import RedlockLease
+from redlock_django.engine.validity import LeaseState, RedlockLease
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
+Extended = tuple[LeaseState, RedlockLease]
 
 
 class Masters:
@@ -79,8 +81,8 @@ class Masters:
             elif index in deaf:
                 vote = failed("did not answer")
             else:
-                reply = self.memories[index].say(command, 0, MARKER)
-                vote = failed("did not answer") if index in mute else command.vote(*reply[1:])
+                vote = self.vote(command, index)
+                vote = failed("did not answer") if index in mute else vote
             round_.tally.cast(index, vote)
         return round_
 
@@ -155,6 +157,18 @@ class Masters:
             limit=limit,
         )
 
+    def extend(self, lease: RedlockLease, ttl: float = 10.0) -> Protocol[Extended]:
+        """Return the extend protocol."""
+        return rounds.extend(self.deployment, lease, ttl, now=self.now)
+
+    def release(self, lease: RedlockLease, **how: Any) -> Protocol[bool | None]:
+        """Return the release protocol."""
+        return rounds.release(self.deployment, lease, **how)
+
+    def vote(self, command: Command, index: int = 0) -> Vote:
+        """Send a command to one master; return its vote."""
+        return command.vote(*self.memories[index].say(command, 0, MARKER)[1:])
+
     def taken(self, *resources: str, **how: Any) -> RedlockLease:
         """Acquire a lock on all masters; return its lease."""
         return self.run(self.acquire(*resources, **how))
@@ -224,10 +238,15 @@ class Waiting:
             self.protocol.send(self.masters.now)
 
 
+def queued(masters: Masters, *waiters: str) -> tuple[RedlockLease, list[Waiting]]:
+    """Return the lease of a lock, and the acquires of waiters for it, which come one by one."""
+    return masters.taken(), [Waiting(masters, waiter) for waiter in waiters]
+
+
 def free(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> None:
     """Release a lock; `masters.called` has the calls of this release alone."""
     masters.called.clear()
-    masters.run(rounds.release(masters.deployment, lease), **how)
+    masters.run(masters.release(lease), **how)
 
 
 def asked(step: Step) -> Round:

@@ -1,16 +1,28 @@
-"""Rules of the algorithm: events that break a promise unless one rule holds."""
+"""Rules of the algorithm and of its scripts: events that break a promise unless one rule holds."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
+from redlock_django.backends.memory.commands import ServerError
 from redlock_django.engine import fencing, quorum, renewal, rounds
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import LockLost, NotAcquired, ResourceLocked
-from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
+from redlock_django.engine.protocol.commands import (
+    Acquire,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+    Reply,
+    Take,
+)
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import Ballot, Vote
@@ -21,12 +33,11 @@ from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from tests.engine.lua_mutation import lua
+from tests.engine.lua_mutation import lua, script_mutated
 from tests.engine.masters import MARKER, START, Masters, asked
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, at_start, instead, never, returns
-
-TURN = 100_000
+from tests.replies import unpacked
 
 HOUR = 3600.0
 RUNS = ("1" * 40, "2" * 40)
@@ -42,24 +53,22 @@ def _denied(masters: Masters, **how: Any) -> NotAcquired:
     raise AssertionError(f"held although it must not be, with {lease.fences}")
 
 
-def _freed(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> bool | None:
-    return masters.run(rounds.release(masters.deployment, lease), **how)
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 
 
-def _extended(
-    masters: Masters, lease: RedlockLease, ttl: float, **how: Collection[int]
-) -> LeaseState:
-    state, _ = masters.run(rounds.extend(masters.deployment, lease, ttl, now=masters.now), **how)
-    return state
+def _common(masters: Masters, token: str = A, *resources: str) -> dict[str, Any]:
+    chosen = resources or ("r",)
+    return {"deployment": masters.deployment, "resources": chosen, "value": f"{token} {{}}"}
 
 
-def _passed(masters: Masters, seconds: float) -> None:
-    masters.now += seconds
+def _acquire(masters: Masters, token: str = A, *resources: str, **how: Any) -> Acquire:
+    now = int(masters.now * 1_000_000)
+    common = _common(masters, token, *resources)
+    return Acquire(**common, ttl=10.0, proposal=now, ticket=now, **how)
 
 
-def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
-    given = {"resources": ("r",), "ttl": 10.0, "proposal": int(masters.now * 1e6), **how}
-    return Acquire(deployment=masters.deployment, value=f"{token * 32} {{}}", **given)
+def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
+    return unpacked(masters.memories[0].say(command, 0, MARKER, ready_at))
 
 
 # Who has won.
@@ -110,8 +119,8 @@ def test_no_extension_reaches_beyond_the_hold() -> None:
        lua("if redis.call('PTTL', KEYS[2 + index]) < ttl then", "if true then"))  # fmt: skip
 def test_an_unanswered_extension_shortens_nothing(masters: Masters) -> None:
     lease = masters.taken(ttl=10.0)
-    assert _extended(masters, lease, 2.0, mute=(0, 1, 2)) is LeaseState.UNKNOWN
-    _passed(masters, 5.0)
+    assert masters.run(masters.extend(lease, 2.0), mute=(0, 1, 2))[0] is LeaseState.UNKNOWN
+    masters.now += 5.0
     assert masters.now < lease.until
     _denied(masters)
 
@@ -134,7 +143,7 @@ def _join(
 @kills("no quarantine", "join", lua("or now + delay", "or now"))
 def test_a_restarted_master_waits_for_its_time(master: Masters) -> None:
     _join(master, RUNS[0], how="trust")
-    _passed(master, HOUR)
+    master.now += HOUR
     assert _join(master, RUNS[0])[0] == Status.KNOWN
     ready_at = int(_join(master, RUNS[1])[1].split()[1])
     assert ready_at >= (master.now + master.deployment.restart_delay) * 1e6 - 1
@@ -151,7 +160,7 @@ def test_another_deployment_is_refused(masters: Masters) -> None:
 @kills("ready-at has no limit", "join", lua(" and tonumber(at) <= now + delay"))
 def test_a_ready_at_from_a_clock_gone_back_is_cut(master: Masters) -> None:
     _join(master, RUNS[0], how="trust")
-    _passed(master, -HOUR)
+    master.now -= HOUR
     ready_at = int(_join(master, RUNS[0])[1].split()[1])
     assert ready_at <= (master.now + master.deployment.restart_delay) * 1e6 + 1
 
@@ -162,9 +171,9 @@ def test_a_lock_from_a_clock_gone_back_is_cut(master: Masters) -> None:
     del master.memories[0].keyspace.strings[
         master.deployment.fence("r")
     ]  # it is ahead of the clock, too
-    _passed(master, -HOUR)
+    master.now -= HOUR
     assert _denied(master).retry_after == pytest.approx(master.deployment.max_ttl)
-    _passed(master, master.deployment.max_ttl + 0.1)
+    master.now += master.deployment.max_ttl + 0.1
     master.taken()
 
 
@@ -172,15 +181,15 @@ def test_a_lock_from_a_clock_gone_back_is_cut(master: Masters) -> None:
 def test_a_foreign_lock_is_never_cut(master: Masters) -> None:
     master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
     _denied(master)
-    _passed(master, HOUR)
+    master.now += HOUR
     _denied(master)
 
 
 @kills("a resend is a new grant", "acquire", lua("if not (lock and fence) then", "if true then"))
 def test_the_same_acquire_twice_is_one_grant(master: Masters) -> None:
-    ask = _acquire(master, "a")
-    first = ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:])
-    again = ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:])
+    ask = _acquire(master)
+    first = master.vote(ask)
+    again = master.vote(ask)
     assert first.ballot is again.ballot is Ballot.GRANTED
     assert first.fences == again.fences
 
@@ -194,10 +203,10 @@ def test_the_same_acquire_twice_is_one_grant(master: Masters) -> None:
 def test_a_value_that_only_begins_with_our_token_is_not_ours(master: Masters) -> None:
     other = b"a" * 32 + b" of another client"
     master.memories[0].keyspace.set(master.deployment.lock("r"), other, 5000)
-    ask = _acquire(master, "a")
-    assert ask.vote(*master.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
+    ask = _acquire(master)
+    assert master.vote(ask).ballot is Ballot.REFUSED
     free = Release(deployment=master.deployment, resources=("r",), value=ask.value)
-    master.memories[0].say(free, 0, MARKER)
+    master.vote(free)
     assert master.memories[0].keyspace.get(master.deployment.lock("r")) == other
 
 
@@ -221,9 +230,9 @@ def test_a_value_that_only_begins_with_our_token_is_not_ours(master: Masters) ->
            "not (lock == value and left > 0)"))  # fmt: skip
 def test_a_late_release_frees_no_other_holder(masters: Masters) -> None:
     slow = masters.taken(ttl=1.0)
-    _passed(masters, 1.1)
+    masters.now += 1.1
     other = masters.taken()
-    _freed(masters, slow)
+    masters.run(masters.release(slow))
     assert masters.tokens() == [other.token] * 3
     _denied(masters)
 
@@ -231,9 +240,9 @@ def test_a_late_release_frees_no_other_holder(masters: Masters) -> None:
 @kills("heal ignores tombstones", "heal", lua("if seen[3] then", "if false then"))
 def test_a_heal_never_brings_back_what_was_released(master: Masters) -> None:
     lease = master.taken()
-    master.run(rounds.release(master.deployment, lease, bury=True))
+    master.run(master.release(lease, bury=True))
     late = _heal(master, lease)
-    master.memories[0].say(late, 0, MARKER)
+    master.vote(late)
     assert master.tokens() == [""]
 
 
@@ -267,7 +276,7 @@ def test_a_resource_that_is_taken_frees_the_others(masters: Masters) -> None:
 def test_fences_grow_after_all_masters_lost_their_memory(masters: Masters) -> None:
     """All stored fences are gone, and the client's clock is an hour slow."""
     first = masters.taken().fences[0]
-    _passed(masters, 2 * masters.deployment.max_ttl)
+    masters.now += 2 * masters.deployment.max_ttl
     for index in range(3):
         masters.forget(index)
     assert masters.taken(wall=-HOUR).fences[0] > first
@@ -293,8 +302,7 @@ def test_no_confirmation_stores_a_fence_far_ahead(master: Masters) -> None:
         deployment=master.deployment, resources=("r",), value=lease.value,
         fences=(lease.fences[0] + 10_000_000,),
     )  # fmt: skip
-    reply = master.memories[0].say(confirm, 0, MARKER)
-    assert confirm.vote(*reply[1:]).ballot is Ballot.FAILED
+    assert master.vote(confirm).ballot is Ballot.FAILED
     assert master.fences() == list(lease.fences)
 
 
@@ -303,7 +311,7 @@ def test_no_heal_stores_a_fence_far_ahead(master: Masters) -> None:
     lease = master.taken()
     master.forget(0)
     heal = _heal(master, lease, ahead=10_000_000)
-    master.memories[0].say(heal, 0, MARKER)
+    master.vote(heal)
     assert master.fences() == [0]
 
 
@@ -327,7 +335,7 @@ def test_a_fence_of_a_crashed_writer_is_written_to_a_majority(masters: Masters) 
         masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
     )
     first = masters.run(masters.acquire(), deaf=(1,))
-    _freed(masters, first)
+    masters.run(masters.release(first))
     second = masters.run(masters.acquire(), down=(2,))
     assert second.fences[0] > first.fences[0], "the fence went back"
 
@@ -339,7 +347,7 @@ def test_a_fence_of_a_crashed_writer_is_written_to_a_majority(masters: Masters) 
 def test_an_extension_counts_no_clock_off_the_median(masters: Masters) -> None:
     lease = masters.taken()
     masters.off[2] = 1.2
-    assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
+    assert masters.run(masters.extend(lease, 10.0), deaf=(1,))[0] is not LeaseState.RENEWED
 
 
 @kills("what an overlapped extension healed is forgotten", rounds.merged,
@@ -353,8 +361,7 @@ def test_a_release_reaches_what_an_overlapped_extension_healed(masters: Masters)
     lease = masters.run(masters.acquire(), down=(2,))
 
     def extended(base: RedlockLease, ttl: float, **how: Collection[int]) -> RedlockLease:
-        extension = rounds.extend(masters.deployment, base, ttl, now=masters.now)
-        return masters.run(extension, **how)[1]
+        return masters.run(masters.extend(base, ttl), **how)[1]
 
     later = extended(lease, 10.0, deaf=(2,))
     absent = extended(lease, 9.0)
@@ -366,7 +373,7 @@ def test_a_release_reaches_what_an_overlapped_extension_healed(masters: Masters)
             held = rounds.merged(held, result)
         assert held.until == later.until
         assert held.reached == {0, 1, 2}
-    assert _freed(masters, held)
+    assert masters.run(masters.release(held))
     assert not masters.memories[2].keyspace.get(masters.deployment.lock("r"))
 
 
@@ -385,3 +392,135 @@ def test_a_child_does_not_hold_what_its_parent_holds() -> None:
                 )
             finally:
                 locks.forks -= 1
+
+
+# What no round and no seed shows: what a master replies to one command.
+
+
+@kills("any marker will do", "trusted", lua("seen[1] ~= ARGV[#ARGV - 1] or"))
+@kills("ready before its time", "trusted", lua(" or now < tonumber(ARGV[#ARGV])"))
+def test_no_script_counts_a_master_without_its_marker_or_before_its_time(master: Masters) -> None:
+    memory, now = master.memories[0], int(master.now * 1_000_000)
+    fence = int(_said(master, _acquire(master))[2])
+    common, later = _common(master), now + 1_000_000
+    commands: tuple[Command, ...] = (
+        Acquire(**common, ttl=10.0, proposal=now),
+        Acquire(**common, ttl=10.0, proposal=now, limit=2),
+        Confirm(**common, fences=(fence,)),
+        Extend(**common, ttl=10.0),
+        Heal(**common, ttl=10.0, fences=(fence,)),
+        Take(**{**common, "value": f"{B} {{}}"}, ttl=10.0, proposal=now, expected=A, fences=(0,)),
+    )
+    stored = dict(memory.keyspace.strings)
+    for command in commands:
+        for marker, ready_at in ((b"another", 0), (MARKER, later)):
+            reply = memory.say(command, 0, marker, ready_at)
+            assert reply.status == Status.NOT_READY, command.name
+    assert memory.keyspace.strings == stored
+    for command in commands:
+        assert _said(master, command, now)[0] == Status.GRANTED, "at its time it is counted"
+    del memory.keyspace.strings[master.deployment.marker]  # as FLUSHALL does
+    for command in commands:
+        assert _said(master, command)[0] == Status.NOT_READY, command.name
+
+
+@kills("confirm goes down", "confirm",
+       lua("math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))",
+           "tonumber(ARGV[2 + index])"))  # fmt: skip
+def test_a_confirmation_lowers_no_fence(master: Masters) -> None:
+    _, _, fence = _said(master, _acquire(master))
+    confirm = Confirm(**_common(master), fences=(fence - 1,))
+    assert _said(master, confirm)[2] == fence
+    assert master.fences() == [fence]
+
+
+@kills("any client may mark", "join", lua("mode == 'join' or mode == 'distrust'", "false"))
+def test_a_client_that_does_not_know_the_masters_marks_none(master: Masters) -> None:
+    del master.memories[0].keyspace.strings[master.deployment.marker]
+    for mode in ("join", "distrust"):
+        join = Join(deployment=master.deployment, run_id="1" * 40, mode=mode)
+        assert master.memories[0].ask(join).status == Status.UNMARKED
+        assert master.memories[0].keyspace.get(master.deployment.marker) is None
+
+
+@kills("every resource at fault is the first", "acquire",
+       lua("now, index, left, stored", "now, 1, left, stored"))  # fmt: skip
+def test_a_refusal_names_the_resource_at_fault(master: Masters) -> None:
+    assert _said(master, _acquire(master, A, "s"))[0] == Status.GRANTED
+    status, _, index, *_ = _said(master, _acquire(master, B, "r", "s"))
+    assert (status, index) == (Status.REFUSED, 2)
+
+
+@kills("a release without a clock ends no turn", "release",
+       lua("if now == 0 and (has_waiters or left > 0) then",
+           "if now == 0 and left > 0 then"))  # fmt: skip
+def test_a_release_sees_that_a_turn_is_over(master: Masters) -> None:
+    _said(master, _acquire(master))
+    for token, waiter in ((B, "redlock:wake:b 1"), (C, "redlock:wake:c 2")):
+        master.now += 0.01
+        _said(master, _acquire(master, token, waiter=waiter))
+    release = Release(**_common(master))
+    _said(master, release)
+    assert master.called == [(0, "redlock:wake:b 1")]
+    master.now += 1.0
+    _said(master, replace(release))
+    assert master.called[1:] == [(0, "redlock:wake:c 2")]
+
+
+@kills("a waiter for a slot is refused as if it did not wait", "refuse",
+       lua("has_waiters or waiter ~= ''", "has_waiters"))  # fmt: skip
+def test_a_waiter_for_a_slot_stands_in_the_queue(master: Masters) -> None:
+    for token, resource in ((A, "r"), (B, "r[1]")):
+        assert _said(master, _acquire(master, token, resource, limit=2))[0] == Status.GRANTED
+    waiting = _said(master, _acquire(master, C, waiter="redlock:wake:c 1", limit=2))
+    assert (waiting[0], master.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
+
+
+def test_a_lock_or_an_index_of_another_type_is_an_answer_and_sets_nothing(master: Masters) -> None:
+    keyspace, keys = master.memories[0].keyspace, master.deployment
+    keyspace.sets[keys.lock("r")] = {b"x": 1.0}
+    assert _said(master, _acquire(master))[0] == Status.CORRUPT
+    keyspace.drop(keys.held)
+    keyspace.set(keys.held, b"x")
+    assert _said(master, _acquire(master, A, "s"))[0] == Status.CORRUPT
+    assert master.tokens("s") == [""]
+
+
+def _replies_to_plain_commands(seed: int) -> list[Any]:
+    """Return what a master answers to random commands, and what it has stored after each."""
+    rng, masters = Random(seed), Masters(1)
+    keys, keyspace = masters.deployment, masters.memories[0].keyspace
+    found: list[Any] = []
+    for _ in range(40):
+        masters.now += rng.choice((0.000_001, 0.1, 70.0))
+        key = rng.choice((keys.held, keys.lock("r"), keys.fence("r"), keys.queue("r")))
+        match rng.randrange(8):
+            case 0:
+                keyspace.set(key, rng.choice((b"7", b"x", b"0x10", b"0" * 17, b"9" * 16)), 5_000)
+            case 1:
+                keyspace.drop(key)
+                keyspace.sets[key] = {b"redlock:wake:b 1": 7.0}
+            case 2:
+                keyspace.drop(key)
+        token, waiter = rng.choice((A, B)), rng.choice(("", "", "redlock:wake:a 1"))
+        release = Release(**_common(masters, token), bury=rng.random() < 0.1)
+        command = rng.choice((_acquire(masters, token, waiter=waiter), release))
+        try:
+            found.append(masters.memories[0].say(command, 0, MARKER))
+        except ServerError as error:
+            found.append(str(error))
+        found.append((dict(keyspace.strings), {k: dict(v) for k, v in keyspace.sets.items()}))
+    return found
+
+
+def test_a_plain_command_does_what_the_rest_of_its_script_does() -> None:
+    seeds = range(20)
+    plain = [_replies_to_plain_commands(seed) for seed in seeds]
+    with (
+        script_mutated("acquire", lua("#KEYS == 6 and", "false and")),
+        script_mutated("release", lua("#KEYS == 3 and", "false and")),
+    ):
+        assert [_replies_to_plain_commands(seed) for seed in seeds] == plain
+    statuses = {each.status for one in plain for each in one if isinstance(each, Reply)}
+    assert statuses >= {Status.GRANTED, Status.REFUSED, Status.RESERVED, Status.ABSENT}
+    assert statuses >= {Status.BURIED, Status.CORRUPT, Status.FENCE_AHEAD}

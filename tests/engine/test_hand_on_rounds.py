@@ -19,7 +19,7 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.steps import Pause, Protocol
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import MARKER, Masters, asked, fresh, paused
+from tests.engine.masters import Masters, asked, fresh, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, together, without
 
@@ -64,7 +64,7 @@ def given(masters: Masters, *resources: str, **how: tuple[int, ...]) -> RedlockL
 
 def release_rest(masters: Masters, lease: RedlockLease, *, bury: bool = False) -> None:
     """Release what is left of a lease that was handed on, as `Handing.ticket` does."""
-    masters.run(rounds.release(masters.deployment, lease, awaited=False, bury=bury))
+    masters.run(masters.release(lease, awaited=False, bury=bury))
 
 
 # The giver.
@@ -124,7 +124,7 @@ def test_an_undo_leaves_what_another_client_has_taken(master: Masters) -> None:
     handed = given(master)
     taken = master.run(taking(master, handed))
     undo = Restore(master.deployment, ("r",), f"{next(fresh())} {{}}", old=handed.token)
-    master.memories[0].say(undo, 0)
+    master.vote(undo)
     with pytest.raises(TicketUsed):
         master.run(taking(master, handed))
     assert master.tokens() == [taken.token]
@@ -134,9 +134,9 @@ def test_an_undo_leaves_what_another_client_has_taken(master: Masters) -> None:
 def test_an_undo_restores_only_its_own_token(master: Masters) -> None:
     handed = given(master)
     taken = master.run(taking(master, handed))
-    master.run(rounds.release(master.deployment, taken))
+    master.run(master.release(taken))
     other = master.taken()
-    master.memories[0].say(Restore(master.deployment, ("r",), taken.value, old=handed.token), 0)
+    master.vote(Restore(master.deployment, ("r",), taken.value, old=handed.token))
     assert master.tokens() == [other.token]
 
 
@@ -204,7 +204,7 @@ def test_without_a_quorum_the_giver_keeps_its_lease() -> None:
         lease = masters.taken()
         with pytest.raises(QuorumUnreachable):
             masters.run(giving(masters, lease), **how)
-        masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
+        masters.run(masters.extend(lease))
         assert masters.tokens() == [lease.token] * 3, how
         handed = masters.run(giving(masters, lease))
         masters.run(taking(masters, handed))
@@ -243,7 +243,7 @@ def test_a_giver_keeps_its_minimum_hold(masters: Masters) -> None:
     """Also if an extension that failed has reached one master."""
     lease = replace(masters.taken(ttl=60.0), earliest_end=masters.now + 1.0)
     masters.now += 40.0
-    masters.memories[0].say(Extend(masters.deployment, ("r",), lease.value, 60.0), 0, MARKER)
+    masters.vote(Extend(masters.deployment, ("r",), lease.value, 60.0))
     assert masters.run(giving(masters, lease)).earliest_end == lease.earliest_end
 
 
@@ -273,7 +273,7 @@ def test_a_ticket_is_used_once(masters: Masters) -> None:
     with pytest.raises(TicketUsed):
         masters.run(taking(masters, handed))
     assert masters.tokens() == [taken.token] * 3
-    masters.run(rounds.release(masters.deployment, taken))
+    masters.run(masters.release(taken))
     with pytest.raises(TicketUsed):
         masters.run(taking(masters, handed))
     masters.taken()
@@ -480,7 +480,7 @@ def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder(masters: Mast
         masters.carry(late, late.send(masters.now))
     assert masters.tokens() == [lease.token, lease.token, ""]
     for _ in range(2):  # the second one heals
-        _, lease = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
+        _, lease = masters.run(masters.extend(lease))
     assert masters.tokens() == [lease.token] * 3
 
 
@@ -505,7 +505,7 @@ def test_the_token_is_compared_whole(master: Masters) -> None:
 def test_several_locks_are_replaced_together_and_extended_together(master: Masters) -> None:
     handed = given(master, "r", "s")
     master.memories[0].keyspace.strings.pop(master.deployment.lock("s"))
-    state, _ = master.run(rounds.extend(master.deployment, handed, TTL, now=master.now))
+    state, _ = master.run(master.extend(handed, TTL))
     assert state is LeaseState.LOST
     with pytest.raises(LockLost):
         master.run(taking(master, handed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.engine import rounds
 from redlock_django.engine.errors import ResourceLocked
 from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
@@ -69,7 +68,7 @@ def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
     start = masters.now
     for step in range(40):  # some of these grants remove expired entries
         masters.now = start + step / 10_000
-        masters.run(rounds.release(masters.deployment, masters.taken(ttl=5.0)))
+        masters.run(masters.release(masters.taken(ttl=5.0)))
         assert listed(masters) == set()
         assert index_exists(masters)
     masters.now = start + 9.99
@@ -89,7 +88,7 @@ def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index(master: Ma
         memory.keyspace.time = lambda step=step: begin + step  # type: ignore[misc]
         lease = master.taken("s")
         left.append(stored(master) - 1)  # without the new lock
-        master.run(rounds.release(master.deployment, lease))
+        master.run(master.release(lease))
     assert left == [20] * 64 + [0] * 65
 
 
@@ -101,7 +100,7 @@ def test_a_release_after_the_expiry_removes_its_entry(master: Masters) -> None:
     master.taken("r2", ttl=60.0)  # keeps the index
     master.now += 5.1
     assert stored(master) == 2
-    master.run(rounds.release(master.deployment, late))
+    master.run(master.release(late))
     assert stored(master) == 1
 
 
@@ -111,7 +110,7 @@ def test_a_release_after_the_expiry_removes_its_entry(master: Masters) -> None:
 def test_an_extended_lock_stays_listed(master: Masters) -> None:
     lease = master.taken(ttl=1.0)
     master.now += 0.9
-    master.run(rounds.extend(master.deployment, lease, 20.0, now=master.now))
+    master.run(master.extend(lease, 20.0))
     master.now += 19.0
     assert listed(master) == {b"r"}
 

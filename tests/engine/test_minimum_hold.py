@@ -17,7 +17,7 @@ from tests.engine.test_index import listed
 
 
 def released(masters: Masters, lease: RedlockLease, held_for: float, **how: object) -> bool | None:
-    protocol = rounds.release(masters.deployment, lease, held_for=held_for)
+    protocol = masters.release(lease, held_for=held_for)
     return masters.run(protocol, **how)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 
-from redlock_django.engine import rounds
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import SHORTEST, next_extension
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
@@ -80,7 +79,7 @@ def test_a_lock_on_a_bare_majority_survives_the_loss_of_a_master_if_its_ttl_is_l
         if plan is None:
             break
         masters.now, seconds = plan
-        protocol = rounds.extend(masters.deployment, lease, seconds, now=masters.now)
+        protocol = masters.extend(lease, seconds)
         step = masters.hear(next(protocol), deaf=(0,))
         if step.tally.verdict is not Verdict.WON:
             masters.now += timeout

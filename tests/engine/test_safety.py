@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from redlock_django.backends.memory.master import encoded
-from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.membership import Membership
@@ -399,7 +398,7 @@ def test_an_extension_counts_no_master_that_has_forgotten(masters: Masters) -> N
     rival = masters.run(masters.acquire(), down=(0,))
     assert masters.tokens() == [mine.token, rival.token, rival.token]
     masters.forget(1)  # B still holds m2, and its majority counted m1
-    state, _ = masters.run(rounds.extend(masters.deployment, mine, 10.0, now=masters.now))
+    state, _ = masters.run(masters.extend(mine))
     assert state is not LeaseState.RENEWED
 
 
