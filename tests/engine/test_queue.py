@@ -17,13 +17,14 @@ from redlock_django.engine.steps import Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import START, Masters, Waiting, asked, free, paused
+from tests.engine.masters import START, Masters, Waiting, asked, free, paused, queued
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never
 
 LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 
-A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
+OF_A = [f"P:wake:a {number}" for number in range(1, 101)]
+A, B, C = OF_A[0], "P:wake:b 1", "P:wake:c 1"
 
 
 def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
@@ -36,8 +37,7 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
            "redis.pcall('ZRANGE', key, -1 - turns, -1 - turns, 'WITHSCORES')"))  # fmt: skip
 @kills("no waiter is called", "release", lua("call_first(queue, now, '')\n    else", "else"))
 def test_waiters_are_served_in_the_order_in_which_they_came(masters: Masters) -> None:
-    lease = masters.taken()
-    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    lease, (first, second, third) = queued(masters, A, B, C)
     assert masters.queues() == [[A, B, C]] * 3, "one order on all masters"
     for waiting, name in ((first, A), (second, B), (third, C)):
         free(masters, lease)
@@ -56,8 +56,7 @@ def test_waiters_are_served_in_the_order_in_which_they_came(masters: Masters) ->
 @kills("every turn is ignored", "acquire",
        lua("(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2", "false"))  # fmt: skip
 def test_a_client_that_comes_while_others_wait_does_not_overtake(masters: Masters) -> None:
-    lease = masters.taken()
-    waiting = Waiting(masters, A)
+    lease, (waiting,) = queued(masters, A)
     free(masters, lease)
     with pytest.raises(ResourceLocked) as caught:
         masters.run(masters.acquire())
@@ -70,8 +69,7 @@ def test_a_client_that_comes_while_others_wait_does_not_overtake(masters: Master
 
 
 def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held(masters: Masters) -> None:
-    lease = masters.taken()
-    Waiting(masters, A)
+    lease, _ = queued(masters, A)
     with pytest.raises(ResourceLocked, match=r"^r: held by another client$"):
         masters.taken()
     free(masters, lease)
@@ -81,10 +79,7 @@ def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held(masters: Master
 
 @kills("dead waiters are called", "queue", lua("type(heard) ~= 'number' or heard == 0", "false"))
 def test_dead_waiters_are_skipped_at_once(masters: Masters) -> None:
-    lease = masters.taken()
-    for name in (A, B):
-        Waiting(masters, name)
-    third = Waiting(masters, C)
+    lease, (*_, third) = queued(masters, A, B, C)
     masters.gone = {"P:wake:a", "P:wake:b"}
     free(masters, lease)
     assert masters.called == on_all(masters, C)
@@ -93,17 +88,13 @@ def test_dead_waiters_are_skipped_at_once(masters: Masters) -> None:
 
 
 def test_an_invalid_waiter_name_is_skipped(master: Masters) -> None:
-    lease = master.taken()
-    Waiting(master, "nonsense")
-    waiting = Waiting(master, A)
+    lease, (_, waiting) = queued(master, "nonsense", A)
     free(master, lease)
     waiting.won()
 
 
 def test_all_waiters_of_a_process_that_is_gone_are_removed_together(master: Masters) -> None:
-    lease = master.taken()
-    Waiting(master, A)
-    waiting = Waiting(master, B)
+    lease, (_, waiting) = queued(master, A, B)
     queue = master.memories[0].keyspace.sorted_set(master.deployment.queue("r"))
     queue.update({b"P:wake:a %d" % number: 1.0 for number in range(2, 1002)})
     master.gone = {"P:wake:a"}
@@ -113,8 +104,7 @@ def test_all_waiters_of_a_process_that_is_gone_are_removed_together(master: Mast
 
 
 def test_more_dead_processes_than_one_script_removes_block_no_waiter(master: Masters) -> None:
-    lease = master.taken()
-    Waiting(master, A)
+    lease, _ = queued(master, A)
     queue = master.memories[0].keyspace.sorted_set(master.deployment.queue("r"))
     channels = [f"P:wake:{number}" for number in range(1001)]
     queue.update({f"{channel} 1".encode(): 1.0 for channel in channels})
@@ -127,10 +117,7 @@ def test_more_dead_processes_than_one_script_removes_block_no_waiter(master: Mas
 @kills("a stopped process has a turn for each of its waiters", "queue",
        lua("if channel ~= channel_of(waiter) then", "if false then"))  # fmt: skip
 def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has(masters: Masters) -> None:
-    lease = masters.taken()
-    for number in range(1, 101):
-        Waiting(masters, f"P:wake:a {number}")
-    other = Waiting(masters, B)
+    lease, (*_, other) = queued(masters, *OF_A, B)
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
     other.won()
@@ -140,24 +127,19 @@ def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has(masters: M
 @kills("a process that asks is removed", "queue",
        lua("if channel ~= channel_of(waiter) then", "if true then"))  # fmt: skip
 def test_a_process_that_asks_has_not_stopped(master: Masters) -> None:
-    lease = master.taken()
-    for number in (1, 2, 3):
-        Waiting(master, f"P:wake:a {number}")
-    asks = Waiting(master, "P:wake:a 4")
+    lease, (*_, asks) = queued(master, *OF_A[:4])
     free(master, lease)
     master.now += TURN / 1e6 + 0.001
     master.called.clear()
     asks.refused_again()
-    assert master.called == [(0, "P:wake:a 2")]
-    assert master.queues() == [[f"P:wake:a {number}" for number in (2, 3, 4, 1)]]
+    assert master.called == [(0, OF_A[1])]
+    assert master.queues() == [[*OF_A[1:4], A]]
 
 
 @kills("a late waiter waits for the turns of others", "queue",
        lua("if ticket and is_late(key, waiter) then", "if false then"))  # fmt: skip
 def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another(masters: Masters) -> None:
-    lease = masters.taken()
-    late, third = Waiting(masters, A), Waiting(masters, B)
-    second = Waiting(masters, C)
+    lease, (late, third, second) = queued(masters, A, B, C)
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
     second.refused_again()
@@ -172,8 +154,7 @@ def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another(masters:
 @kills("a late waiter has turn after turn", "queue",
        lua("elseif score >= LATE then", "elseif false then"))  # fmt: skip
 def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again(masters: Masters) -> None:
-    lease = masters.taken()
-    late = Waiting(masters, A)
+    lease, (late,) = queued(masters, A)
     free(masters, lease)
     for _ in range(3):
         masters.now += TURN / 1e6 + 0.001
@@ -186,8 +167,7 @@ def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again(masters: Mas
 
 
 def test_a_late_waiter_that_is_refused_has_turns_again(masters: Masters) -> None:
-    lease = masters.taken()
-    late = Waiting(masters, A)
+    lease, (late,) = queued(masters, A)
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
     lease = masters.taken()
@@ -202,11 +182,7 @@ def test_a_late_waiter_that_is_refused_has_turns_again(masters: Masters) -> None
 @kills("a stopped process watches itself", "queue",
        lua("if channel and channel ~= own then", "if channel then"))  # fmt: skip
 def test_a_waiter_of_another_process_is_asked_to_watch_a_turn(masters: Masters) -> None:
-    lease = masters.taken()
-    for number in range(1, 4):
-        Waiting(masters, f"P:wake:a {number}")
-    Waiting(masters, B)
-    Waiting(masters, "P:wake:a 4")
+    lease, _ = queued(masters, *OF_A[:3], B, OF_A[3])
     free(masters, lease)
     assert masters.called == on_all(masters, A)
     assert masters.watching == on_all(masters, B), "the newest of another process"
@@ -216,11 +192,8 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn(masters: Masters) 
        never("tally.majority(sum(...))"))  # fmt: skip
 def test_turns_that_pass_unused_cost_little_more_than_a_turn_each(masters: Masters) -> None:
     """The waiter that begins the next turn asks when it is over, however long the queue is."""
-    lease = masters.taken()
-    for process in "abcde":
-        for number in range(1, 41):
-            Waiting(masters, f"P:wake:{process} {number}")
-    last = Waiting(masters, "P:wake:z 1")
+    names = (f"P:wake:{process} {number}" for process in "abcde" for number in range(1, 41))
+    lease, (*_, last) = queued(masters, *names, "P:wake:z 1")
     free(masters, lease)
     began = masters.now
     masters.now += TURN / 1e6 + 0.01  # it was asked to watch the first turn
@@ -230,25 +203,21 @@ def test_turns_that_pass_unused_cost_little_more_than_a_turn_each(masters: Maste
 
 
 def test_one_process_watches_its_own_turns(master: Masters) -> None:
-    lease = master.taken()
-    for number in range(1, NEWEST + 2):
-        Waiting(master, f"P:wake:a {number}")
+    lease, _ = queued(master, *OF_A[: NEWEST + 1])
     free(master, lease)
     assert master.called == [(0, A)]
-    assert master.watching == [(0, f"P:wake:a {NEWEST + 1}")]
+    assert master.watching == [(0, OF_A[NEWEST])]
 
 
 def test_a_waiter_alone_watches_nothing(master: Masters) -> None:
-    lease = master.taken()
-    Waiting(master, A)
+    lease, _ = queued(master, A)
     free(master, lease)
     assert master.watching == []
 
 
 @kills("a turn never ends", "queue", lua("score < 0 and now < -score", "score < 0"))
 def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it(masters: Masters) -> None:
-    lease = masters.taken()
-    slow, next_one = Waiting(masters, A), Waiting(masters, B)
+    lease, (slow, next_one) = queued(masters, A, B)
     free(masters, lease)
     masters.now += TURN / 1e6 - 0.002
     next_one.refused_again()
@@ -318,12 +287,12 @@ def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
 @kills("equal tickets both go first", "queue",
        lua("ticket == score and waiter < name", "ticket == score"))  # fmt: skip
 def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
-    for queued, asks in ((A, B), (B, A)):
+    for waits, asks in ((A, B), (B, A)):
         masters = Masters(3)
         masters.taken(ttl=0.3)
         protocol = masters.acquire(waiter=asks, wait=60.0)
         step = next(protocol)
-        Waiting(masters, queued)
+        Waiting(masters, waits)
         masters.now += 0.3
         verdict = masters.hear(step).tally.verdict
         assert (verdict is Verdict.WON) is (asks == A), "on every master the same"
@@ -402,9 +371,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter(masters: Masters) 
 
 @kills("an undo calls nobody", Attempt.undo, instead("leave or self.unreachable", "leave"))
 def test_an_undo_without_a_quorum_calls_the_next_waiter(masters: Masters) -> None:
-    lease = masters.taken()
-    first = Waiting(masters, A)
-    Waiting(masters, B)
+    lease, (first, _) = queued(masters, A, B)
     free(masters, lease)
     masters.called.clear()
     first.refused_again(mute=(0, 1))
@@ -462,8 +429,7 @@ def test_a_lock_without_expiry_has_a_queue_too() -> None:
 
 def test_a_queue_key_of_another_type_costs_no_lock(master: Masters) -> None:
     master.memories[0].keyspace.set(master.deployment.queue("r"), b"something else")
-    lease = master.taken()
-    Waiting(master, A)
+    lease, _ = queued(master, A)
     free(master, lease)
     master.taken()
 
@@ -526,8 +492,7 @@ def test_a_waiter_that_gives_up_leaves_every_queue_to_the_next_one(masters: Mast
 
 
 def test_a_release_removes_the_waiter_from_the_queues_that_refused_it(masters: Masters) -> None:
-    lease = masters.taken()
-    waiting = Waiting(masters, A)
+    lease, (waiting,) = queued(masters, A)
     free(masters, lease, deaf=(2,))
     lease = waiting.won()
     assert masters.queues() == [[], [], [A]]
