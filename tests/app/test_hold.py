@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import io
 import threading
-from typing import TYPE_CHECKING, Any, assert_type
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_type
 
 import celery
 import pytest
@@ -16,6 +17,7 @@ from django.test import TestCase
 from pytest_django import Settings
 
 from redlock_django import hold, lock
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -265,7 +267,62 @@ def test_a_django_task_is_held(settings: Settings) -> None:
         hold("nightly")(task)
 
 
-# Management commands.
+# Jobs of each kind: functions, management commands and programs.
+
+
+class Job(NamedTuple):
+    """A kind of job under the lock "nightly"."""
+
+    run: Callable[..., object]
+    error: type[Exception]
+    status: int | None = None
+
+    def is_refused(self, says: str, **options: Any) -> bool:
+        with pytest.raises(self.error, match=f"nightly: {says}") as refused:
+            self.run(**options)
+        return getattr(refused.value, "returncode", None) == self.status
+
+
+def run_function(**options: Any) -> None:
+    hold("nightly", **options)(is_free)("nightly")
+
+
+def run_command(**options: Any) -> None:
+    own: Any = type("Own", (Nightly,), {f"lock_{name}": value for name, value in options.items()})
+    call_command(own(), stdout=io.StringIO())
+
+
+def run_program(**options: Any) -> None:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    call_command("with_lock", *flags, "nightly", "--", "true")
+
+
+JOBS = pytest.mark.parametrize(
+    "job",
+    [
+        Job(run_function, ResourceLocked),
+        Job(run_command, CommandError, 75),
+        Job(run_program, CommandError, 75),
+    ],
+    ids=["function", "command", "program"],
+)
+
+
+@JOBS
+def test_a_job_is_run_once_within_its_min_hold(job: Job) -> None:
+    job.run(min_hold=5)
+    assert job.is_refused("held by", min_hold=5)
+    MemoryBackend.advance(5.1)
+    job.run(min_hold=5)
+
+
+@JOBS
+def test_a_job_is_run_as_often_at_once_as_its_limit(job: Job) -> None:
+    with held_elsewhere("nightly"):
+        job.run(limit=2)
+    with held_elsewhere("nightly", limit=2):
+        assert job.is_refused("its 2 slots are held", limit=2)
+    assert is_free("nightly")
 
 
 class Nightly(SingleRunMixin, BaseCommand):
@@ -284,12 +341,9 @@ def test_a_command_runs_under_its_lock() -> None:
 
 
 @pytest.mark.usefixtures("nightly_held_elsewhere")
-def test_a_second_command_ends_with_75_or_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.StringIO()
-    with pytest.raises(CommandError, match="nightly") as caught:
-        call_command(Nightly(), stdout=out)
-    assert caught.value.returncode == 75
+def test_a_second_command_may_end_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Nightly, "on_conflict", "skip")
+    out = io.StringIO()
     call_command(Nightly(), stdout=out)
     assert out.getvalue() == ""
 

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -45,9 +45,6 @@ from redlock_django.locking.reports import counters
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from tests.app.conftest import FIVE, MEMORY, Configure, elsewhere, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
-
-if TYPE_CHECKING:
-    pass
 
 MOST = RedlockBackend.max_resources
 advance = MemoryBackend.advance

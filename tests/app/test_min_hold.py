@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from redlock_django import AlreadyHeld, InvalidRedlock, LockLost, ResourceLocked, hold, lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.testing import assert_locked, assert_not_locked
 from tests.app.conftest import stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.waiting import until_wanted
-
-if TYPE_CHECKING:
-    pass
-
 
 passed = MemoryBackend.advance
 
@@ -55,35 +48,56 @@ def test_a_lock_that_is_held_for_longer_is_free_at_once() -> None:
     assert_not_locked("nightly")
 
 
-async def test_a_cancelled_task_keeps_min_hold() -> None:
+def is_cancelled() -> None:
     async def job() -> None:
         async with lock("nightly", min_hold=5):
-            task.cancel()
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
             await asyncio.sleep(1)
 
-    task = asyncio.ensure_future(job())
     with pytest.raises(asyncio.CancelledError):
-        await task
-    assert_locked("nightly")
-    passed(5.1)
-    assert_not_locked("nightly")
+        asyncio.run(job())
 
 
-def test_a_process_that_dies_leaves_the_lock_for_as_long() -> None:
+def dies() -> None:
     lock("nightly", min_hold=30).acquire()  # and is never released: TTL is 10 s
-    passed(29.0)
-    assert_locked("nightly")
-    passed(1.9)
-    assert_not_locked("nightly")
 
 
-def test_a_lock_that_was_lost_stays_held_all_the_same() -> None:
+def is_lost() -> None:
     held = lock("nightly", min_hold=5, ttl=6, renew=False).acquire()
     held._held_lease.mark_lost("for the test")  # type: ignore[union-attr]
     with pytest.raises(LockLost):
         held.ensure_held()
+
+
+def is_nested() -> None:
+    with lock("nightly", min_hold=5), lock("nightly", reentrant=True):
+        pass
+
+
+def has_a_ttl_of_the_same_length() -> None:
+    with lock("nightly", min_hold=59, ttl=59):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("use", "least", "most"),
+    [
+        (is_cancelled, 4.9, 5.1),
+        (dies, 29.9, 30.9),
+        (is_lost, 4.9, 5.1),
+        (is_nested, 4.9, 5.1),
+        (has_a_ttl_of_the_same_length, 58.9, 59.7),  # less than the drift is left
+    ],
+)
+def test_a_lock_stays_held_until_min_hold_is_over(
+    use: Callable[[], None], least: float, most: float
+) -> None:
+    use()
+    with pytest.raises(ResourceLocked):
+        lock("nightly", reentrant=True).acquire()
+    passed(least)
     assert_locked("nightly")
-    passed(5.1)
+    passed(most - least)
     assert_not_locked("nightly")
 
 
@@ -129,14 +143,6 @@ def test_an_inner_lock_cannot_have_a_min_hold_of_its_own() -> None:
         lock("nightly", reentrant=True, min_hold=5).acquire()
 
 
-def test_an_inner_lock_does_not_end_that_of_the_outer_lock() -> None:
-    with lock("nightly", min_hold=5), lock("nightly", reentrant=True):
-        pass
-    assert_locked("nightly")
-    with pytest.raises(ResourceLocked):
-        lock("nightly", reentrant=True).acquire()
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("sees_commits")
 def test_a_transaction_does_not_shorten_min_hold() -> None:
@@ -167,25 +173,9 @@ def test_in_a_transaction_the_lock_can_be_acquired_again_after_min_hold() -> Non
     assert_not_locked("nightly")
 
 
-# Functions and commands.
-
-
-def test_hold_runs_a_job_once_within_min_hold() -> None:
-    ran = []
-
-    @hold("nightly", min_hold=5, on_conflict="skip")
-    def nightly() -> None:
-        ran.append(1)
-
-    nightly()
-    nightly()
-    assert ran == [1]
-    passed(5.1)
-    nightly()
-    assert ran == [1, 1]
-
-
 def test_a_job_that_fails_is_not_run_again_within_min_hold() -> None:
+    """That each kind of job is run once: test_hold.py."""
+
     @hold("nightly", min_hold=5)
     def nightly() -> None:
         raise ZeroDivisionError
@@ -196,35 +186,6 @@ def test_a_job_that_fails_is_not_run_again_within_min_hold() -> None:
         nightly()
 
 
-class Nightly(SingleRunMixin):
-    """A command."""
-
-    lock_key = "nightly"
-    lock_min_hold = 5
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        """Write that it ran."""
-        self.stdout.write("ran")
-
-
-def test_a_command_runs_once_within_min_hold() -> None:
-    out = io.StringIO()
-    call_command(Nightly(), stdout=out)
-    with pytest.raises(CommandError) as error:
-        call_command(Nightly(), stdout=out)
-    assert error.value.returncode == 75
-    assert out.getvalue() == "ran\n"
-
-
-def test_with_lock_runs_a_program_once_within_min_hold() -> None:
-    call_command("with_lock", "nightly", "--min-hold", "5", "--", "true")
-    with pytest.raises(CommandError) as error:
-        call_command("with_lock", "nightly", "--", "true")
-    assert error.value.returncode == 75
-    passed(5.1)
-    call_command("with_lock", "nightly", "--", "true")
-
-
 # Values.
 
 
@@ -232,13 +193,6 @@ def test_a_min_hold_needs_a_ttl_that_the_alias_allows() -> None:
     lock("nightly", min_hold=59)
     with pytest.raises(ValueError, match=r"min_hold with drift is 60.6\d* s and MAX_TTL is 60 s"):
         lock("nightly", min_hold=60)
-
-
-def test_a_ttl_of_the_same_length_is_long_enough() -> None:
-    with lock("nightly", min_hold=59, ttl=59):
-        pass
-    passed(58.9)  # less than the drift is left
-    assert_locked("nightly")
 
 
 def test_a_store_without_min_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.contenttypes.models import ContentType
-from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
@@ -27,7 +26,6 @@ from redlock_django.exceptions import (
 )
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
-from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import assert_not_locked, held_elsewhere, lose_lock
 from tests.app.conftest import (
     FIVE,
@@ -228,7 +226,7 @@ def test_on_locked_answers_a_limit_that_is_reached() -> None:
     assert (answer.status_code, answer.content) == (429, b"report:7 is busy")
 
 
-# Tasks, commands and programs.
+# Tasks. For functions, commands and programs: `test_hold.py`.
 
 
 async def test_two_tasks_of_a_thread_hold_a_slot_each() -> None:
@@ -261,33 +259,3 @@ async def test_sync_code_of_two_tasks_holds_a_slot_each() -> None:
         await lock("export", limit=2).aacquire()
     for one in held:
         assert await one.arelease()
-
-
-def test_a_command_is_run_as_often_at_once_as_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    class Command(SingleRunMixin):
-        lock_key = "import"
-        lock_limit = 2
-
-        def handle(self, *args: object, **options: object) -> None:
-            assert self.held.slot in {0, 1}
-            self.stdout.write("ran")
-
-    others(1, limit=2, name="import")
-    call_command(Command())
-    assert capsys.readouterr().out == "ran\n"
-    others(1, limit=2, name="import")
-    with pytest.raises(CommandError, match="import: its 2 slots are held") as refused:
-        call_command(Command())
-    assert refused.value.returncode == 75
-
-
-def test_a_program_is_run_as_often_at_once_as_its_limit() -> None:
-    program = ("--limit", "2", "import", "--", "true")
-    with held_elsewhere("import"):
-        call_command("with_lock", *program)
-    with held_elsewhere("import", limit=2), pytest.raises(CommandError) as refused:
-        call_command("with_lock", *program)
-    assert refused.value.returncode == 75
-    with pytest.raises(CommandError, match="limit must be a whole number") as wrong:
-        call_command("with_lock", "--limit", "0", *program[2:])
-    assert wrong.value.returncode == 2

@@ -174,6 +174,7 @@ def test_a_signal_while_waiting_leaves_no_lock(by: str, capfd: pytest.CaptureFix
         ("with_lock", ["nightly", "--using", "other"], "no alias 'other'"),
         ("with_lock", ["nightly", "--wait", "1e10"], "wait must be at most 604800 s (7 days), got"),
         ("with_lock", ["nightly", "--min-hold", "1e10"], "min_hold must be at most"),
+        ("with_lock", ["nightly", "--limit", "0"], "limit must be a whole number"),
         ("lead", ["a b"], "contains a space"),
         ("lead", ["nightly", "--ttl", "1000"], "MAX_TTL"),
         ("lead", ["nightly", "--using", "other"], "no alias 'other'"),
