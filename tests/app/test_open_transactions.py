@@ -277,28 +277,22 @@ async def context(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 
 @pytest.mark.attack
-async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(context: None) -> None:
+async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock_or_refuses_it(
+    context: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     block = transaction.atomic()
     await sync_to_async(block.__enter__)()
     async with lock("order:1"):
         await sync_to_async(order)()
     assert not is_free("order:1")
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
+    with pytest.raises(InvalidRedlock, match="before the lock"):
+        await lock("order:2").aacquire()
     await sync_to_async(block.__exit__)(None, None, None)
     assert is_free("order:1")
     async with lock("order:1"):
         pass
     assert is_free("order:1")
-
-
-async def test_a_block_that_async_code_enters_by_hand_is_refused_where_it_may_read_old_data(
-    context: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
-    block = transaction.atomic()
-    await sync_to_async(block.__enter__)()
-    with pytest.raises(InvalidRedlock, match="before the lock"):
-        await lock("order:1").aacquire()
-    await sync_to_async(block.__exit__)(None, None, None)
 
 
 async def test_an_async_lock_does_not_wait_for_the_transaction_of_another_task(
@@ -320,42 +314,42 @@ async def test_an_async_lock_does_not_wait_for_the_transaction_of_another_task(
     await other
 
 
+@pytest.fixture
+def without_autocommit() -> Iterator[None]:
+    transaction.set_autocommit(False)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+@pytest.mark.usefixtures("without_autocommit")
 def test_a_commit_of_the_sites_own_under_a_lost_lock(lose_locks: Callable[[], None]) -> None:
-    transaction.set_autocommit(False)
-    try:
-        with lock("order:1"):
-            order()
-        lose_locks()
-        with pytest.raises(LockLost):
-            transaction.commit()
-        assert Order.objects.count() == 0
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
-
-
-def test_a_transaction_without_autocommit_keeps_the_lock_until_commit() -> None:
-    transaction.set_autocommit(False)
-    try:
-        with lock("order:1"):
-            order()
-        assert not is_free("order:1")
-        with transaction.atomic():
-            pass
-        assert not is_free("order:1")
+    with lock("order:1"):
+        order()
+    lose_locks()
+    with pytest.raises(LockLost):
         transaction.commit()
-        assert is_free("order:1")
-        with lock("order:1"):
-            pass  # nothing has begun a transaction
-        assert is_free("order:1")
-        with transaction.atomic(), lock("order:1"):
-            order("A-2")
-        assert not is_free("order:1")
-        transaction.rollback()
-        assert is_free("order:1")
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
+    assert Order.objects.count() == 0
+
+
+@pytest.mark.usefixtures("without_autocommit")
+def test_a_transaction_without_autocommit_keeps_the_lock_until_commit() -> None:
+    with lock("order:1"):
+        order()
+    assert not is_free("order:1")
+    with transaction.atomic():
+        pass
+    assert not is_free("order:1")
+    transaction.commit()
+    assert is_free("order:1")
+    with lock("order:1"):
+        pass  # nothing has begun a transaction
+    assert is_free("order:1")
+    with transaction.atomic(), lock("order:1"):
+        order("A-2")
+    assert not is_free("order:1")
+    transaction.rollback()
+    assert is_free("order:1")
 
 
 class LocksInHandler(View):
