@@ -648,23 +648,9 @@ def hands_on(request: HttpRequest) -> HttpResponse:
     return HttpResponse(inner().acquire().transfer(ttl=60))
 
 
-async def ahands_on(request: HttpRequest) -> HttpResponse:
-    held = await inner().aacquire()
-    return HttpResponse(await held.atransfer(ttl=60))
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lock_resource(NAME)(transaction.non_atomic_requests(ahands_on)),
-        idempotent(anonymous_scope=lambda request: "all")(lock_resource(NAME)(hands_on)),
-    ],
-    ids=["async", "recorded"],
-)
-def test_async_and_recorded_views_hand_their_lock_on(
-    urls: Urls, transactional_db: None, view: Any
-) -> None:
-    urls(path("", view))
+@pytest.mark.django_db(transaction=True)
+def test_a_recorded_view_hands_its_lock_on(urls: Urls) -> None:
+    urls(path("", idempotent(anonymous_scope=lambda _: "all")(lock_resource(NAME)(hands_on))))
     ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()
     assert refused()
     take(ticket)

@@ -217,15 +217,6 @@ def test_using_selects_the_alias(settings: Settings) -> None:
 # Several resources.
 
 
-def test_several_resources_are_held_and_freed_together(backend: MemoryBackend) -> None:
-    with lock("order:1", "user:7") as held:
-        assert len(keys(backend, "order:1")) == len(keys(backend, "user:7")) == 5
-        assert held.fences.keys() == {"order:1", "user:7"}
-        with pytest.raises(ValueError, match=r"use fences\[resource\]"):
-            _ = held.fence
-    assert keys(backend, "order:1") == keys(backend, "user:7") == []
-
-
 @pytest.mark.parametrize("resources", [("order:1", "user:7"), ("user:7", "order:1")])
 def test_several_resources_are_asked_for_in_one_order(
     backend: MemoryBackend, resources: tuple[str, str]
@@ -347,10 +338,13 @@ def test_a_forgotten_lock_leaves_the_lock_inside_or_around_it(backend: MemoryBac
     assert keys(backend) == []
 
 
-def test_reentrant_takes_a_subset_but_not_more() -> None:
+def test_reentrant_takes_a_subset_but_not_more(backend: MemoryBackend) -> None:
     with lock("a", "b") as outer:
+        with pytest.raises(ValueError, match=r"use fences\[resource\]"):
+            _ = outer.fence
         with lock("b", reentrant=True) as inner:
             assert inner.fences == {"b": outer.fences["b"]}
+        assert len(keys(backend, "a")) == len(keys(backend, "b")) == 5
         outer.ensure_held()
         with pytest.raises(AlreadyHeld) as caught:
             lock("b", "c", reentrant=True).acquire()
@@ -359,6 +353,7 @@ def test_reentrant_takes_a_subset_but_not_more() -> None:
             lock("b", "c", reentrant=True).acquire()
         with lock("c", "d"):
             pass
+    assert keys(backend, "a") == keys(backend, "b") == []
 
 
 async def test_another_task_is_refused_although_reentrant() -> None:

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
-from django.urls import path
-from pytest_django import Settings
+from django.test import RequestFactory
 
 from redlock_django import LockLost, hold, leader, lock, lock_resource, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -24,9 +22,7 @@ from redlock_django.signals import lock_released
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
 from tests.app.conftest import (
-    LOCK_MIDDLEWARE,
     Configure,
-    Urls,
     elsewhere,
     memory_backend,
     stop_clocks,
@@ -282,36 +278,7 @@ def test_a_lost_lock_that_a_transaction_keeps(lose_locks: Lose, again: str) -> N
     assert not Order.objects.exists()
 
 
-# Views.
-
-
-@WRITES
-@pytest.mark.parametrize("nest", [by_lock, by_hold])
-@pytest.mark.parametrize("atomic", [True, False])
-@pytest.mark.parametrize("rule", [True, False], ids=["rule", "decorator"])
-def test_a_view_that_nests_in_a_lost_lock_is_rolled_back(
-    settings: Settings,
-    memory: Configure,
-    urls: Urls,
-    monkeypatch: pytest.MonkeyPatch,
-    lose_to: Lose,
-    nest: Callable[[], None],
-    atomic: bool,
-    rule: bool,
-) -> None:
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        lose_to()
-        nest()
-        return HttpResponse("done")
-
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    if rule:
-        memory(RULES=[{"view": "view", "key": "order:<int:pk>"}])
-    urls(path("<int:pk>/", view if rule else lock_resource("order:<int:pk>")(view), name="view"))
-    answer = Client(headers={"accept": "application/json"}).post("/7/")
-    assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
-    assert not Order.objects.exists()
+# Views. `tests/views` shows how a LockLost of the view is answered.
 
 
 @IN_ANY_WAY

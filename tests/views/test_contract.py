@@ -21,6 +21,7 @@ from redlock_django.exceptions import (
     LockLost,
     QuorumUnreachable,
     ResourceLocked,
+    StoreUnavailable,
 )
 from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
@@ -300,7 +301,7 @@ def test_an_error_of_the_view_is_raised_and_frees_the_lock(site: Site, happened:
 
 ERRORS: dict[str, tuple[Exception, int]] = {
     "resource-locked": (ResourceLocked("x", retry_after=4), 423),
-    "lock-unavailable": (QuorumUnreachable("x"), 503),
+    "lock-unavailable": (StoreUnavailable("x"), 503),
     "lock-lost": (LockLost("x"), 503),
     "bad-resource": (BadResource("x"), 400),
 }
@@ -387,9 +388,16 @@ def test_hooks_of_the_commit_run_before_the_release(site: Site, happened: list[s
     assert happened == [*begun, "hook", "release"]
 
 
-@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+async def ahands_on(request: HttpRequest) -> HttpResponse:
+    held = await lock(NAME, reentrant=True).aacquire()
+    return HttpResponse(await held.atransfer(ttl=60))
+
+
 def test_the_lock_of_the_view_is_handed_on(site: Site) -> None:
-    body[:] = [lambda request: HttpResponse(lock(NAME, reentrant=True).acquire().transfer(ttl=60))]
+    def hands_on(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(lock(NAME, reentrant=True).acquire().transfer(ttl=60))
+
+    body[:] = [ahands_on if site.kind.is_async else hands_on]
     ticket = site.post().content.decode()
     assert not is_free(NAME)
     with resume_lock(ticket) as taken:
