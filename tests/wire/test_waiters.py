@@ -112,6 +112,7 @@ def test_a_waiter_whose_link_was_lost_asks_soon(
         (b"%1\r\n$5\r\nproto\r\n:3\r\n", True),
         (b"-ERR unknown command `HELLO`\r\n", False),
         (b"-NOPROTO unsupported protocol version\r\n", False),
+        (b"-NOAUTH HELLO must be called with the client already authenticated\r\n", False),
         (b"*2\r\n$5\r\nproto\r\n:2\r\n", False),
     ],
 )

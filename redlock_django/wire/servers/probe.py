@@ -87,9 +87,11 @@ class Probe:
         with reaching(self._timeout):
             self._connection.send_packed_command(self._connection.pack_commands(commands))
             for _ in commands:
+                # redis-py would end the connection for an error of AUTH, which is an answer, too: a
+                # proxy that authenticates by itself may give it to HELLO.
                 try:
-                    answers.append(self._connection.read_response())
-                except ResponseError as error:
+                    answers.append(self._connection.read_response(disconnect_on_error=False))
+                except (AuthenticationError, ResponseError) as error:
                     errors.append(error)
         if errors:
             raise ErrorReply(reply_text(errors[0]))
