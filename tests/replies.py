@@ -1,4 +1,4 @@
-"""The replies of scripts: written and read as the numbers and the text that they contain."""
+"""The replies of scripts, written and read as numbers and text, and the votes that they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from redlock_django.engine.protocol.commands import Reply
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Tally
 
 
 def packed(parts: Iterable[int | bytes]) -> bytes:
@@ -34,3 +35,12 @@ def unpacked(reply: Reply) -> list[Any]:
 def refused(time: int, ttl: int, fence: int, rival: bytes, **more: Any) -> Vote:
     """Return a vote that refuses: another client has the lock, or it is a waiter's turn."""
     return Vote(Ballot.REFUSED, "", time, (fence,), ttl, rival, **more)
+
+
+def tally_of(*votes: Vote | None, **how: Any) -> Tally:
+    """Return the tally of a round with these votes, by master; None has not answered yet."""
+    tally = Tally(len(votes), **how)
+    for master, vote in enumerate(votes):
+        if vote is not None:
+            tally.cast(master, vote)
+    return tally

@@ -16,16 +16,14 @@ from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never
+from tests.replies import tally_of
 
 NOW = 1_760_000_000_000_000
 HOUR = 3600.0
 
 
 def _tally(*votes: Vote, skew: int | None = 500_000) -> Tally:
-    tally = Tally(len(votes), skew=skew)
-    for index, vote in enumerate(votes):
-        tally.cast(index, vote)
-    return tally
+    return tally_of(*votes, skew=skew)
 
 
 def _refused(fence: int, *, resource: int = 0, time: int = NOW) -> Vote:

@@ -20,6 +20,7 @@ from tests.engine.lua_mutation import lua
 from tests.engine.masters import START, Masters, Waiting, asked, free, paused, queued
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never
+from tests.replies import refused, tally_of
 
 LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 
@@ -505,23 +506,24 @@ def test_a_release_removes_the_waiter_from_the_queues_that_refused_it(masters: M
 # How long a pause is.
 
 
-def _refused(*votes: tuple[int, int], reserved: bool = False) -> Tally:
-    """Return a tally of refusals: each lock's remaining ms, and the number of waiters before us."""
-    tally = Tally(len(votes), rivals=True)
-    for index, (left, ahead) in enumerate(votes):
-        vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead, reserved=reserved)
-        tally.cast(index, vote)
-    return tally
+def _pauses(
+    delay: float, left: int, *ahead: int, reserved: bool = False, queueing: bool = True
+) -> tuple[float, float]:
+    """Return the pauses after refusals of a lock that is held for `left` ms more.
 
-
-def _pauses(tally: Tally, delay: float, *, queueing: bool = True) -> tuple[float, float]:
-    return retry_delays(tally, delay, queueing=queueing)
+    Each master has `ahead` waiters before us in its queue; one number is that of three masters.
+    """
+    votes = [
+        refused(0, left, 5, b"A", ahead=before, reserved=reserved)
+        for before in (ahead if len(ahead) > 1 else ahead * 3)
+    ]
+    return retry_delays(tally_of(*votes, rivals=True), delay, queueing=queueing)
 
 
 @kills("waiters poll", pauses.retry_delays, never("tally.majority(len(queued))"))
 def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
     def long(ahead: int, delay: float) -> float:
-        return _pauses(_refused(*[(60_000, ahead)] * 3), delay)[0]
+        return _pauses(delay, 60_000, ahead)[0]
 
     assert long(0, 0.0) == CALM
     assert CALM < long(0, 0.05) < long(0, 0.1) == 2 * CALM
@@ -531,7 +533,7 @@ def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
 
 def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
     def long(ahead: int, delay: float) -> float:
-        return _pauses(_refused(*[(60_000, ahead)] * 3), delay)[1]
+        return _pauses(delay, 60_000, ahead)[1]
 
     assert long(0, 0.0) == FALLBACK
     assert FALLBACK < long(0, 0.1) < 0.151
@@ -543,50 +545,45 @@ def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
        False)  # fmt: skip
 @pytest.mark.parametrize("unheard", [False, True])
 def test_waiters_that_came_at_the_same_moment_ask_one_after_the_other(unheard: bool) -> None:
-    pauses = [_pauses(_refused(*[(60_000, ahead)] * 3), 0.001)[unheard] for ahead in range(2000)]
+    pauses = [_pauses(0.001, 60_000, ahead)[unheard] for ahead in range(2000)]
     assert pauses == sorted(set(pauses))
     assert pauses[1999] - pauses[1000] > 0.2
 
 
 @kills("a minority will call", pauses.retry_delays, always("tally.majority(len(queued))"))
 def test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called() -> None:
-    few = _refused((60_000, 0), (60_000, -1), (60_000, -1))
-    assert _pauses(few, 0.1) == pytest.approx((0.15, 0.15))
-    many = _refused((60_000, 0), (60_000, 0), (60_000, -1))
-    assert _pauses(many, 0.1) == pytest.approx((2 * CALM, 0.15))
+    assert _pauses(0.1, 60_000, 0, -1, -1) == pytest.approx((0.15, 0.15))
+    assert _pauses(0.1, 60_000, 0, 0, -1) == pytest.approx((2 * CALM, 0.15))
 
 
 def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() -> None:
-    assert _pauses(_refused(*[(20, 0)] * 3), 0.1) == pytest.approx((0.021, 0.021))
-    assert 0.022 < _pauses(_refused(*[(20, 1)] * 3), 0.1)[0] < 0.03
-    order = [_pauses(_refused(*[(20, ahead)] * 3), 0.1)[0] for ahead in range(2000)]
+    assert _pauses(0.1, 20, 0) == pytest.approx((0.021, 0.021))
+    assert 0.022 < _pauses(0.1, 20, 1)[0] < 0.03
+    order = [_pauses(0.1, 20, ahead)[0] for ahead in range(2000)]
     assert order == sorted(set(order))
     assert order[-1] < 0.52
-    assert _pauses(_refused((20, 3), (20, 0), (20, -1)), 0.1)[0] < 0.022
+    assert _pauses(0.1, 20, 3, 0, -1)[0] < 0.022
 
 
 @kills("a crowd watches each turn", pauses._until_expiry, never("tally.majority(len(turns))"))
 def test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd() -> None:
     def after(left: int, ahead: int) -> float:
-        return _pauses(_refused(*[(left, ahead)] * 3, reserved=True), 0.01)[0]
+        return _pauses(0.01, left, ahead, reserved=True)[0]
 
     assert after(50, 1) < after(50, 4) < 0.082
     assert after(50, 20) == pytest.approx(0.301)
     assert after(50, 1000) > 5.0
     assert after(TURN // 1000, 1000) == pytest.approx(0.101), "it has begun this turn itself"
-    held = _pauses(_refused(*[(50, 20)] * 3), 0.01)[0]
+    held = _pauses(0.01, 50, 20)[0]
     assert held < 0.14, "no waiter is asked to watch a lock that expires"
 
 
 @kills("a crowd that is not answered asks at once", pauses.retry_delays, never("tally.unreachable"))
 def test_without_a_queue_the_pause_is_random() -> None:
-    held = _refused(*[(60_000, -1)] * 3)
-    assert _pauses(held, 0.03, queueing=False) == (0.03, 0.03)
-    down = Tally(3)
-    down.cast(0, failed("down"))
-    down.cast(1, failed("down"))
-    assert _pauses(down, 0.03, queueing=False) == pytest.approx((0.6, 0.6)), "costs processor time"
-    free_already = Tally(3)
-    for index in range(3):
-        free_already.cast(index, granted())
-    assert _pauses(free_already, 0.03) == (0.001, 0.001)
+    assert _pauses(0.03, 60_000, -1, queueing=False) == (0.03, 0.03)
+    down = tally_of(failed("down"), failed("down"), None)
+    assert retry_delays(down, 0.03, queueing=False) == pytest.approx((0.6, 0.6)), (
+        "costs processor time"
+    )
+    free_already = tally_of(*[granted()] * 3)
+    assert retry_delays(free_already, 0.03, queueing=True) == (0.001, 0.001)

@@ -14,7 +14,7 @@ from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict, quorum
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never
-from tests.replies import refused
+from tests.replies import refused, tally_of
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
 
@@ -107,8 +107,7 @@ def test_the_first_vote_of_a_master_counts() -> None:
 
 
 def test_reasons_name_silent_masters() -> None:
-    tally = Tally(2, skew=1)
-    tally.cast(1, failed("refused the connection", sent=False))
+    tally = tally_of(None, failed("refused the connection", sent=False), skew=1)
     assert tally.reasons() == ["no answer yet", "refused the connection"]
 
 
@@ -146,14 +145,13 @@ def test_a_vote_comes_back_when_the_median_moves() -> None:
 
 
 def test_a_tally_is_not_unreachable_while_the_median_may_move() -> None:
-    tally = Tally(4, skew=SECOND, rivals=True)
-    for index, time in ((0, 5), (3, 0)):
-        tally.cast(index, Vote(NO, "held", time * SECOND, rival=b"A"))
+    ahead, other = (Vote(NO, "held", time * SECOND, rival=b"A") for time in (5, 0))
+    tally = tally_of(ahead, None, None, other, skew=SECOND, rivals=True)
     assert tally.agreeing == []
     assert not tally.unreachable
     assert tally.verdict is Verdict.PENDING
     for index in (1, 2):
-        tally.cast(index, Vote(NO, "held", 0, rival=b"A"))
+        tally.cast(index, other)
     assert tally.rival_won
     assert not tally.unreachable
 
@@ -166,22 +164,16 @@ def test_clocks_within_the_skew_all_count(apart: float) -> None:
 
 
 def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
-    tally = Tally(5, skew=SECOND)
-    tally.cast(0, granted(9 * SECOND))
-    tally.cast(1, Vote(NO, time=0))
-    tally.cast(2, failed("not trusted yet", time=0))
-    tally.cast(3, granted(0))
-    tally.cast(4, granted(0))
+    refused_, failed_ = Vote(NO, time=0), failed("not trusted yet", time=0)
+    votes = granted(9 * SECOND), refused_, failed_, granted(0), granted(0)
+    tally = tally_of(*votes, skew=SECOND)
     assert tally.verdict is Verdict.LOST
     assert [vote.time for vote in tally.counted()] == [0, 0]
     assert [vote.ballot for vote in tally.agreeing] == [NO, YES, YES]
 
 
 def test_a_vote_without_a_time_is_not_off() -> None:
-    tally = Tally(3, skew=SECOND)
-    tally.cast(0, granted())
-    tally.cast(1, granted(0))
-    assert tally.verdict is Verdict.WON
+    assert tally_of(granted(), granted(0), None, skew=SECOND).verdict is Verdict.WON
 
 
 @pytest.mark.parametrize("masters", range(1, 6))
@@ -218,9 +210,7 @@ def test_the_counters_are_those_of_the_votes() -> None:
 
 @kills("an interrupted count stays", Tally.cast, instead("self._recount()", "None"))
 def test_a_vote_counts_though_an_interrupt_struck_before() -> None:
-    tally = Tally(3, skew=SECOND)
-    tally.cast(1, granted(0))
-    tally.cast(2, failed("down"))
+    tally = tally_of(None, granted(0), failed("down"), skew=SECOND)
     tally.votes[0] = granted(5)  # stored, but not counted yet
     assert tally.cast(0, granted(5)) is Verdict.WON
     assert [tally.granted, tally.refused, tally.failed, tally.latest] == [2, 0, 1, 5]
@@ -261,8 +251,7 @@ def test_what_a_refused_round_may_have_reached() -> None:
 
 @pytest.mark.parametrize("ahead", [0, SECOND + 1])
 def test_refusals_of_a_majority_are_final_only_if_their_rival_is_one(ahead: int) -> None:
-    tally = Tally(5, skew=SECOND, rivals=True)
-    tally.cast(0, refused(0, 900, 7, b"A"))
-    tally.cast(1, refused(ahead, 900, 7, b"B"))
-    assert tally.cast(2, refused(0, 900, 7, b"A")) is Verdict.PENDING
-    assert tally.cast(3, refused(0, 900, 7, b"A")) is Verdict.LOST
+    vote, other = refused(0, 900, 7, b"A"), refused(ahead, 900, 7, b"B")
+    tally = tally_of(vote, other, None, None, None, skew=SECOND, rivals=True)
+    assert tally.cast(2, vote) is Verdict.PENDING
+    assert tally.cast(3, vote) is Verdict.LOST

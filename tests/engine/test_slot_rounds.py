@@ -23,7 +23,7 @@ from tests.engine.lua_mutation import lua
 from tests.engine.masters import MARKER, Masters, Waiting, asked, free, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, without
-from tests.replies import unpacked
+from tests.replies import tally_of, unpacked
 
 TURN = 100_000
 
@@ -80,11 +80,7 @@ def refusal(taken: str) -> Vote:
 
 def lost(*votes: Vote | None) -> Tally:
     """Return the tally of an attempt with these votes."""
-    tally = Tally(len(votes), 500_000, rivals=True)
-    for master, vote in enumerate(votes):
-        if vote is not None:
-            tally.cast(master, vote)
-    return tally
+    return tally_of(*votes, skew=500_000, rivals=True)
 
 
 def choice(*votes: Vote | None, limit: int = 3) -> SlotChoice:
