@@ -1,18 +1,29 @@
-"""The bytes of each command that is sent to a master, and the parsing of each reply."""
+"""The bytes of commands and queries, the parsing of replies, and the statuses of scripts."""
 
 from __future__ import annotations
 
 import re
 import struct
 from dataclasses import replace
+from importlib.resources import files
 from struct import pack
 from typing import Any
 
 import pytest
 
+from redlock_django.engine.inspection.queries import (
+    QUERIES,
+    ForceRelease,
+    ListHeld,
+    MasterFacts,
+    ReadFacts,
+    ReadLocks,
+    StoredLock,
+)
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
     ENDED,
+    INCLUDE,
     Acquire,
     Command,
     Confirm,
@@ -25,7 +36,9 @@ from redlock_django.engine.protocol.commands import (
     script,
 )
 from redlock_django.engine.protocol.deployment import Deployment, identity, ms, numbers_of
-from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.query import Query
+from redlock_django.engine.protocol.statuses import UNCOUNTED, Status
+from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from tests.engine.mutants import kills
 from tests.engine.mutation import instead
@@ -295,3 +308,184 @@ def test_no_reason_ever_holds_a_token() -> None:
         for status, rest in [(Status.GRANTED, numbers), *replies]:
             assert TOKEN not in said(command, status, *rest).reason
     assert DEPLOYMENT.fingerprint.isprintable()
+
+
+# Queries.
+
+LIST = ListHeld(deployment=DEPLOYMENT, most=10)
+READ = ReadLocks(deployment=DEPLOYMENT, resources=("r", "s"))
+FACTS = ReadFacts(deployment=DEPLOYMENT)
+JOIN = Join(deployment=replace(DEPLOYMENT, restart_delay=2), run_id="1f", mode="join")
+HEAD = packed([0, Status.GRANTED, TIME])
+
+
+def force(value: bytes) -> ForceRelease:
+    return ForceRelease(deployment=DEPLOYMENT, resource="r", value=value)
+
+
+ASKED: tuple[Query[Any], ...] = (LIST, READ, FACTS, JOIN, force(b"theirs"))
+
+
+def test_every_query_has_a_script() -> None:
+    assert {type(query) for query in ASKED} == {*QUERIES, Join}
+    for query in ASKED:
+        assert re.fullmatch("[0-9a-f]{40}", script(query.name, query.deployment)[1])
+
+
+def test_keys_of_queries() -> None:
+    assert LIST.keys() == ["P:held"]
+    assert READ.keys() == ["P:lock:r", "P:lock:s", "P:queue:r", "P:queue:s"]
+    assert FACTS.keys() == ["P:master", "P:held", "P:lock:", "P:fence:", "P:tomb:"]
+    assert JOIN.keys() == ["P:master"]
+
+
+def test_arguments_of_queries() -> None:
+    assert LIST.arguments() == [10]
+    assert READ.arguments() == []
+    assert FACTS.arguments() == ["P:wake:"]
+    assert JOIN.arguments() == ["1f", JOIN.deployment.fingerprint, 2_000_000, "join"]
+    other = Join(deployment=DEPLOYMENT, run_id="1f", mode="trust", fingerprint="n=9", delay=0)
+    assert other.arguments() == ["1f", "n=9", 0, "trust"]
+
+
+def test_a_forced_release_buries_only_tokens_of_this_package() -> None:
+    value = f'{TOKEN} {{"pid":1}}'
+    ours, theirs = force(value.encode()), force(b"\xff theirs")
+    release = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN, bury=True)
+    assert ours.keys() == release.keys()
+    assert ours.arguments() == [value.encode(), *release.arguments()[1:]]
+    assert theirs.keys() == ["P:held", "P:lock:r", "P:queue:r"]
+    assert theirs.arguments() == [b"\xff theirs"]
+    assert ours.read(HEAD).ballot is Ballot.GRANTED
+    assert ours.read(packed([0, Status.ABSENT, TIME, 1])).absent
+    assert TOKEN not in repr(ours)
+
+
+def test_listings_are_read() -> None:
+    assert LIST.read([HEAD, 3, b"r", b"s"]) == (3, [b"r", b"s"])
+
+
+def test_locks_are_read_with_their_values() -> None:
+    lock, free = READ.read([HEAD, TOKEN.encode(), 1500, 3, None, -2, 0])
+    assert lock == StoredLock(TOKEN.encode(), 1.5, waiters=3)
+    assert free is None
+    assert TOKEN not in repr(lock)
+    assert READ.read([HEAD, b"x", -1, 0, None, -2, 0])[0] == StoredLock(b"x", None)
+    with pytest.raises(ValueError, match="another question"):
+        READ.read([HEAD])
+
+
+def test_facts_are_read() -> None:
+    facts = FACTS.read([HEAD, None, None, b"get", b"set OOM no \xff"])
+    assert facts == MasterFacts(None, None, ("get",), {"set": "OOM no �"}, TIME)
+    facts = FACTS.read([HEAD, b"marker", 5])
+    assert facts == MasterFacts(b"marker", 5, (), {}, TIME)
+
+
+def test_join_is_read() -> None:
+    reply = JOIN.read(packed([0, Status.FRESH, TIME, b"1f 5 n=3"]))
+    assert reply == (0, Status.FRESH, TIME, b"1f 5 n=3")
+    for other in (b"1f 5 n=3", [0, Status.FRESH, TIME], None):
+        with pytest.raises(ValueError, match="not the reply of a script"):
+            JOIN.read(other)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (Status.KNOWN, b""),
+        (Status.MISMATCH, b"no marker"),
+        (Status.UNMARKED, b"1f 7 n=3"),
+        (99, b"canary" * 9),
+    ],
+)
+def test_a_string_that_join_has_not_written_is_no_answer(status: int, text: bytes) -> None:
+    with pytest.raises(ValueError, match="not a marker"):
+        JOIN.read(packed([0, status, 5, text]))
+
+
+def test_a_blank_of_unicode_is_no_blank_in_a_marker() -> None:
+    # As in join.lua, which finds a marker of another deployment here.
+    other = read_marker("1f 7 n=3\N{NO-BREAK SPACE}".encode())
+    assert other is not None
+    assert other.deployment == "n=3\N{NO-BREAK SPACE}"
+
+
+def test_a_query_is_called_by_its_hash_or_by_its_text() -> None:
+    text, sha = script("join", JOIN.deployment)
+    words = (1, "P:master", 0, *JOIN.arguments())
+    assert JOIN.call() == ("EVALSHA", sha, *words)
+    assert JOIN.call(text=True) == ("EVAL", text, *words)
+
+
+# The scripts and their statuses.
+
+LUA = {
+    path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
+    for path in files("redlock_django.engine.protocol").joinpath("lua").iterdir()
+}
+INCLUDES = {part for text in LUA.values() for part in INCLUDE.findall(text)}
+SCRIPTS = sorted(LUA.keys() - INCLUDES)
+# A reply begins with the round, a status and a comma; a status may be in a variable first.
+ROUND = r"struct.pack\('<[i8]+', (?:round|tonumber\(ARGV\[1\]\)), "
+REPLIED = re.compile(rf"{ROUND}([^,]+),")
+ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\w+)")
+
+
+def _whole(name: str) -> str:
+    """Return the text of a file with what it includes."""
+    return INCLUDE.sub(lambda line: _whole(line[1]), LUA[name])
+
+
+def _code(lua: str) -> str:
+    return re.sub(r"--.*", "", lua)
+
+
+@pytest.mark.parametrize("name", sorted(LUA))
+def test_a_script_answers_with_names_of_the_table(name: str) -> None:
+    code = _code(LUA[name])
+    replied = REPLIED.findall(code)
+    assert replied or name in INCLUDES
+    assert len(replied) == len(re.findall(ROUND, code))
+    assert {*replied, *ASSIGNED.findall(code)} - {"status"} <= Status.__members__.keys()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_sent_with_numbers(name: str) -> None:
+    text, _ = script(name, DEPLOYMENT)
+    numbers = [
+        str(Status.__members__.get(status, status))
+        for status in REPLIED.findall(_code(_whole(name)))
+    ]
+    assert REPLIED.findall(_code(text)) == numbers
+    assert not re.search(rf"\b({'|'.join(Status.__members__)})\b", text)
+
+
+def test_a_script_has_the_numbers_of_its_deployment() -> None:
+    other = Deployment(
+        names=("a",), max_ttl=7, max_clock_skew=0.003, fence_ttl=77, prefix="redløck:17"
+    )
+    names = {name for name, _ in DEPLOYMENT.constants}
+    for name in SCRIPTS:
+        code = _code(_whole(name))
+        used = {each for each in names if re.search(rf"\b{each}\b", code)}
+        texts = [_code(script(name, one)[0]) for one in (DEPLOYMENT, other)]
+        assert (texts[0] != texts[1]) is bool(used), name
+        for each, number in other.constants:
+            assert not re.search(rf"\b{each}\b", texts[1]), name
+            assert each not in used or re.search(rf"\b{number}\b", texts[1]), name
+    assert dict(other.constants) == {
+        "SKEW": 3_000, "MAX_TTL": 7_000, "FENCE_TTL": 77_000, "NAME": 18,
+    }  # fmt: skip
+
+
+def test_every_status_is_one_that_a_script_answers() -> None:
+    everything = _code("".join(LUA.values()))
+    assert {
+        name for name in Status.__members__ if re.search(rf"\b{name}\b", everything)
+    } == Status.__members__.keys()
+
+
+def test_each_status_has_a_number_of_its_own() -> None:
+    assert len(Status.__members__) == len(Status)
+    assert set(UNCOUNTED) < set(Status)
