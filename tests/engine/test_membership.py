@@ -110,30 +110,23 @@ def test_a_master_that_answered_long_ago_proves_nothing() -> None:
 
 
 @kills("two names of one server prove it", membership.same_servers,
-       always("len(servers) == len(sights)"))  # fmt: skip
-def test_one_server_with_two_names_proves_nothing() -> None:
+       always("len(servers) == len(sights)"), "run of a", True)  # fmt: skip
+@kills("a copied marker proves it", membership.same_servers, always("all(...)"), "run of d", False)
+@pytest.mark.parametrize(("run", "bound"), [("run of a", True), ("run of d", False)])
+def test_one_server_with_two_names_or_a_copied_marker_proves_nothing(run: str, bound: bool) -> None:
     membership = met(Membership(ABD), a=OLD, b=OLD)
-    membership.saw("d", "run of a", OLD, 0.0, bound=True)
+    membership.saw("d", run, OLD, 0.0, bound=bound)
     assert_unproven(membership)
 
 
-@kills("a copied marker proves it", membership.same_servers, always("all(...)"))
-def test_a_copied_marker_proves_nothing() -> None:
-    membership = met(Membership(ABD), a=OLD, b=OLD)
-    membership.saw("d", "run of d", OLD, 0.0, bound=False)
-    assert_unproven(membership)
+OTHER = replace(ABC, max_ttl=30).fingerprint
 
 
 @kills("other numbers prove it", membership.same_servers,
-       always("numbers_of(other) == numbers_of(fingerprint)"))  # fmt: skip
-def test_other_numbers_prove_nothing() -> None:
-    other = replace(ABC, max_ttl=30).fingerprint
+       always("numbers_of(other) == numbers_of(fingerprint)"), OTHER)  # fmt: skip
+@pytest.mark.parametrize("other", [OTHER, f"{OLD},closed"])
+def test_other_numbers_or_markers_of_closed_masters_prove_nothing(other: str) -> None:
     assert_unproven(met(Membership(ABD), a=other, b=other, d=other))
-
-
-def test_markers_of_closed_masters_prove_nothing() -> None:
-    closed = f"{OLD},closed"
-    assert_unproven(met(Membership(ABD), a=closed, b=closed, d=closed))
 
 
 def test_all_links_of_the_process_read_the_markers_again() -> None:

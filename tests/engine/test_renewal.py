@@ -22,15 +22,11 @@ def lease() -> RedlockLease:
     return replace(taken, ttl=10.0, started=100.0, until=valid_until(10.0, 100.0))
 
 
-def test_a_lease_is_extended_after_a_third_of_its_ttl(lease: RedlockLease) -> None:
-    plan = next_extension(lease, 100.01, ttl=10, hold_until=FOREVER)
-    assert plan is not None
-    assert plan[0] == pytest.approx(100 + 10 / 3)
-    assert plan[1] == 10
-
-
-def test_an_extension_that_is_due_begins_at_once(lease: RedlockLease) -> None:
-    assert next_extension(lease, 105.0, ttl=10, hold_until=FOREVER) == (105.0, 10)
+@pytest.mark.parametrize(("now", "at"), [(100.01, pytest.approx(100 + 10 / 3)), (105.0, 105.0)])
+def test_a_lease_is_extended_after_a_third_of_its_ttl_or_at_once(
+    lease: RedlockLease, now: float, at: float
+) -> None:
+    assert next_extension(lease, now, ttl=10, hold_until=FOREVER) == (at, 10)
 
 
 def test_a_lease_is_not_extended_after_its_deadline(lease: RedlockLease) -> None:
@@ -58,11 +54,8 @@ def test_extensions_come_sooner_and_sooner_after_unknown_results(lease: RedlockL
 def test_an_extension_that_would_gain_nothing_is_not_made(lease: RedlockLease) -> None:
     assert next_extension(lease, 101, ttl=10, hold_until=109.9) is None
     assert next_extension(lease, 101, ttl=1, hold_until=FOREVER) is None
-
-
-def test_a_hold_that_the_drift_would_use_up_is_not_extended(lease: RedlockLease) -> None:
-    when = lease.started + lease.ttl / 3
-    assert next_extension(lease, 101, ttl=10, hold_until=when + SHORTEST / 2) is None
+    used_up = lease.started + lease.ttl / 3 + SHORTEST / 2  # by the drift
+    assert next_extension(lease, 101, ttl=10, hold_until=used_up) is None
 
 
 @pytest.mark.parametrize(("ttl", "survives"), [(0.6, False), (1.0, True)])
