@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 
 from redlock_django.backends.redis.backend import retry_delay
-from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import MARKER, Masters, fresh
+from tests.engine.test_hand_on_rounds import given, taking
 
 FAR = 0.15  # seconds to the other masters and back
 
@@ -41,18 +40,12 @@ class Takers:
             masters.deployment, fresh(), iter(lambda: 1, None),
             lambda tries: retry_delay(tries, self.random.uniform), 0.5,
         )  # fmt: skip
-        lease = replace(masters.taken(), home=self)
-        giving = rounds.acquire(
-            client, lease.names, 60, "{}", now=masters.now, wait=0, expected=lease
-        )
-        ticket = replace(masters.run(giving), holder="", started=0.0)
+        handed = given(masters)
         for taker in range(many):
 
             def begin(taker: int = taker) -> None:
-                taking = rounds.acquire(
-                    client, ticket.names, 20.0, "{}", now=masters.now, wait=0, expected=ticket
-                )
-                self._do(taker, taking, next(taking))
+                protocol = taking(masters, handed, 20.0, by=client)
+                self._do(taker, protocol, next(protocol))
 
             self._after(self.random.uniform(0, 0.02), begin)
         while self._events:
