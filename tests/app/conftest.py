@@ -24,6 +24,7 @@ from redlock_django.locking import transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import RenewalService, renewal_service
 from redlock_django.locking.services import locks
+from testproject.shop.models import Order
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
@@ -41,6 +42,11 @@ def elsewhere(call: Callable[[], T]) -> T:
     """Return or raise what a call in another thread does, which holds no lock yet."""
     with ThreadPoolExecutor(1) as other:
         return other.submit(Context().run, call).result(60)
+
+
+def order(number: str = "A-1") -> Order:
+    """Create an order."""
+    return Order.objects.create(number=number, total=1)
 
 
 def memory_backend() -> MemoryBackend:

@@ -56,6 +56,7 @@ from tests.app.conftest import (
     Urls,
     elsewhere,
     memory_backend,
+    order,
     without_quorum,
 )
 from tests.inspecting import look
@@ -565,10 +566,6 @@ def ask(
         return Client(raise_request_exception=False).get("/")
 
     return once
-
-
-def order() -> None:
-    Order.objects.create(number="A-1", total=1)
 
 
 def inner() -> Any:

@@ -28,7 +28,7 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import Configure, Urls, memory_backend
+from tests.app.conftest import Configure, Urls, memory_backend, order
 from tests.programs import run_to_its_end
 
 WRITES = pytest.mark.django_db(transaction=True)
@@ -37,10 +37,6 @@ factory = RequestFactory()
 afactory = AsyncRequestFactory()
 locked = lock_resource(KEY)
 pytestmark = pytest.mark.usefixtures("memory")
-
-
-def order(number: str = "A-1") -> Order:
-    return Order.objects.create(number=number, total=1)
 
 
 def respond(request: HttpRequest, **_: Any) -> HttpResponse:

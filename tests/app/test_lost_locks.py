@@ -25,6 +25,7 @@ from tests.app.conftest import (
     Configure,
     elsewhere,
     memory_backend,
+    order,
     stop_clocks,
 )
 from tests.app.ways import SyncWay, in_both_ways
@@ -173,17 +174,17 @@ def test_a_block_that_handed_its_lock_on_does_not_raise() -> None:
 
 def by_lock() -> None:
     with lock(R, reentrant=True):
-        Order.objects.create(number="A-1", total=1)
+        order()
 
 
 @hold(R, reentrant=True, on_conflict="skip")
 def by_hold() -> None:
-    Order.objects.create(number="A-1", total=1)
+    order()
 
 
 @hold(R, "another", reentrant=True)
 def by_hold_of_more() -> None:
-    Order.objects.create(number="A-1", total=1)
+    order()
 
 
 async def aby_lock() -> None:
@@ -268,7 +269,7 @@ def test_a_lost_lock_that_a_transaction_keeps(lose_locks: Lose, again: str) -> N
     @transaction.atomic
     def work() -> None:
         with held:
-            Order.objects.create(number="A-1", total=1)
+            order()
         lose_locks()
         with pytest.raises(LockLost, match=R):
             (held if again == "the same object" else lock(R)).acquire()

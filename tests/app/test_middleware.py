@@ -37,7 +37,7 @@ from redlock_django.signals import lock_released
 from redlock_django.testing import held_elsewhere, lose_lock
 from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls, order
 from tests.inspecting import is_free
 from tests.views.kinds import of_class
 
@@ -45,10 +45,6 @@ WRITES = pytest.mark.django_db(transaction=True)
 pytestmark = pytest.mark.usefixtures("lock_middleware")
 LAYER = tuple(str(Path(redlock_django.__file__).with_name(name)) for name in ("web", "middleware"))
 locked = lock_resource("order:<int:pk>")
-
-
-def order() -> None:
-    Order.objects.create(number="A-1", total=1)
 
 
 def respond(request: HttpRequest, **_: int) -> HttpResponse:

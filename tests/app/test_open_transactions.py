@@ -28,7 +28,7 @@ from redlock_django.locking.lock import Lock
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
 from tests.aliases import database_alias
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere, order
 from tests.inspecting import is_free
 
 pytestmark = [
@@ -43,10 +43,6 @@ def _watches_nothing_afterwards() -> Iterator[None]:
     before = set(vars(connection))
     yield
     assert set(vars(connection)) == before
-
-
-def order(number: str = "A-1") -> None:
-    Order.objects.create(number=number, total=1)
 
 
 def test_a_lock_is_kept_until_commit() -> None:

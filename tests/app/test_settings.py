@@ -327,6 +327,7 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
+        (None, "there is no cache 'one' in CACHES, did you mean 'ones'?"),
         ({"BACKEND": DJANGO_REDIS, "LOCATION": ["redis://a", "redis://b"]}, "and its replicas"),
         ({"BACKEND": DJANGO_REDIS, "LOCATION": "redis://a,redis://b"}, "and its replicas"),
         ({"BACKEND": DJANGO_REDIS}, "0 LOCATIONs"),
@@ -343,19 +344,13 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
     ],
 )
 def test_a_cache_that_is_not_a_master(
-    settings: Settings, config: dict[str, Any], reason: str
+    settings: Settings, config: dict[str, Any] | None, reason: str
 ) -> None:
-    settings.CACHES = {"one": config}
+    settings.CACHES = {"one": config} if config else {"ones": {"BACKEND": DJANGO_REDIS}}
     message = refusal(settings, MASTERS=["redis://a", "cache:one"])
     assert "MASTERS: master 2: " in message
     assert reason in message
     assert CANARY not in message
-
-
-def test_an_unknown_cache_names_the_nearest(settings: Settings) -> None:
-    settings.CACHES = {"sessions": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://a"}}
-    message = refusal(settings, MASTERS=["cache:session"])
-    assert "there is no cache 'session' in CACHES, did you mean 'sessions'?" in message
 
 
 def test_a_cache_and_a_url_may_be_one_server(settings: Settings) -> None:
