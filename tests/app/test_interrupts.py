@@ -239,7 +239,8 @@ def by_function(request: HttpRequest, pk: str) -> HttpResponse:
 
 
 PLAIN = ("function", "dispatch", "as_view", "mixin", "rule")
-SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
+ASYNC = ("async function", "async as_view", "async mixin", "async rule")
+VIEWS: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
     **{name: (KINDS[name], answer) for name in PLAIN},
     "REST handler": (KINDS["REST handler"], api),
     "function that may wait": (KINDS["function"], answer),
@@ -247,23 +248,20 @@ SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
     "template": (KINDS["function"], template),
     "stream": (KINDS["function"], stream),
     "hold": (Kind(at(lambda: by_function)), answer),
-}
-ASYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
-    **{
-        name: (KINDS[f"async {name}"], aanswer) for name in ("function", "as_view", "mixin", "rule")
-    },
-    "function that may wait": (KINDS["async function"], aanswer),
-    "idempotent": (RECORDED["async, above a lock"], aanswer),
-    "stream": (KINDS["async function"], astream),
+    **{name: (KINDS[name], aanswer) for name in ASYNC},
+    "async function that may wait": (KINDS["async function"], aanswer),
+    "async idempotent": (RECORDED["async, above a lock"], aanswer),
+    "async stream": (KINDS["async function"], astream),
 }
 
 
-@pytest.fixture
-def site(
+@pytest.fixture(params=VIEWS)
+def ask(
     request: pytest.FixtureRequest, settings: Settings, memory: Configure, urls: Urls, plain: None
-) -> str:
-    """Serve a view, with a rule if it has no lock of its own; return the method of its requests."""
-    name, (kind, work) = request.param
+) -> Callable[[], None]:
+    """Serve a view, with a rule if it has no lock of its own; return a request of it."""
+    name: str = request.param
+    kind, work = VIEWS[name]
     rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
     wait = 5 if "wait" in name else 0
     memory(RULES=rules, WAIT=wait)
@@ -271,49 +269,35 @@ def site(
     body[:] = [work]
     urls(kind.make())
     # One that changes data is in a transaction; Django's own blocks stay open if interrupted.
-    return "GET" if name == "idempotent" else "POST"
-
-
-def strike_everywhere(ask: Callable[[], object]) -> int:
-    ask()  # caches are filled: the number of events is the same for each request
-    at = 0
-    while True:
-        strike = Strike(at)
-        strike.run(ask)
-        if not strike.where:
-            return at
-        # Before its TTL of 10 s is over.
-        until(lambda: not is_held(), f"released after {strike.where} ({at})", seconds=8)
-        at += 1
-
-
-@pytest.mark.parametrize("site", SYNC.items(), ids=SYNC, indirect=True)
-def test_at_every_event_of_a_request(site: str) -> None:
+    method = "GET" if "idempotent" in name else "POST"
     handler = BaseHandler()
-    handler.load_middleware()
+    handler.load_middleware(is_async=kind.is_async)
 
-    def ask() -> None:
-        response = handler.get_response(RequestFactory().generic(site, "/7/"))
+    def end(response: Any) -> None:
         sys.setprofile(None)  # a stream is the server's from here on
         assert response.status_code == 200
         if not response.streaming:
             assert not is_held()
         response.close()
 
-    assert strike_everywhere(ask) >= 10
+    def ask() -> None:
+        end(handler.get_response(RequestFactory().generic(method, "/7/")))
+
+    async def aask() -> None:
+        end(await handler.get_response_async(AsyncRequestFactory().generic(method, "/7/")))
+
+    return (lambda: asyncio.run(aask())) if kind.is_async else ask
 
 
-@pytest.mark.parametrize("site", ASYNC.items(), ids=ASYNC, indirect=True)
-def test_at_every_event_of_an_async_request(site: str) -> None:
-    handler = BaseHandler()
-    handler.load_middleware(is_async=True)
-
-    async def one() -> None:
-        response = await handler.get_response_async(AsyncRequestFactory().generic(site, "/7/"))
-        sys.setprofile(None)
-        assert response.status_code == 200
-        if not response.streaming:
-            assert not is_held()
-        response.close()
-
-    assert strike_everywhere(lambda: asyncio.run(one())) > 10
+def test_at_every_event_of_a_request(ask: Callable[[], None]) -> None:
+    ask()  # caches are filled: the number of events is the same for each request
+    at = 0
+    while True:
+        strike = Strike(at)
+        strike.run(ask)
+        if not strike.where:
+            break
+        # Before its TTL of 10 s is over.
+        until(lambda: not is_held(), f"released after {strike.where} ({at})", seconds=8)
+        at += 1
+    assert at > 10
