@@ -154,11 +154,15 @@ def test_a_token_that_arrives_after_its_undo_is_not_set(master: Masters) -> None
     assert master.tokens() == [handed.token]
 
 
-@kills("an undo is not in the index", "restore", lua("add_to_index(left, key)"))
-def test_the_index_shows_when_what_was_restored_ends(master: Masters) -> None:
+@kills("an undo is not in the index", "restore", lua("add_to_index(left, key)"), True)
+@kills("a lock that is handed on is not in the index", "take",
+       lua("add_to_index(tonumber(ARGV[4]), KEYS[4 + index])"), False)  # fmt: skip
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_the_index_shows_when_what_was_handed_on_ends(is_restored: bool, master: Masters) -> None:
     handed = given(master)
-    with pytest.raises(QuorumUnreachable):
-        master.run(taking(master, handed, 2.0), mute=(0,))
+    if is_restored:
+        with pytest.raises(QuorumUnreachable):
+            master.run(taking(master, handed, 2.0), mute=(0,))
     ends = master.memories[0].keyspace.sorted_set(master.deployment.held)[b"r"]
     assert abs(ends - (master.now + TTL) * 1000) < 2
 
@@ -510,12 +514,3 @@ def test_several_locks_are_replaced_together_and_extended_together(master: Maste
     with pytest.raises(LockLost):
         master.run(taking(master, handed))
     assert master.tokens("r") == [handed.token]
-
-
-@kills("a lock that is handed on is not in the index", "take",
-       lua("add_to_index(tonumber(ARGV[4]), KEYS[4 + index])"))  # fmt: skip
-def test_the_index_shows_when_what_was_handed_on_ends(master: Masters) -> None:
-    given(master)
-    keyspace = master.memories[0].keyspace
-    ends = keyspace.sorted_set(master.deployment.held)[b"r"]
-    assert abs(ends - (master.now + TTL) * 1000) < 2

@@ -179,14 +179,24 @@ def test_a_late_waiter_that_is_refused_has_turns_again(masters: Masters) -> None
     late.won()
 
 
-@kills("no turn is watched", "queue", lua("if not ticket then", "if false then"))
+WATCHED = [
+    ([*OF_A[:3], B, OF_A[3]], [B]),  # the newest of another process
+    (OF_A[: NEWEST + 1], [OF_A[NEWEST]]),  # one process watches its own turns
+    ([A], []),
+]
+
+
+@kills("no turn is watched", "queue", lua("if not ticket then", "if false then"), *WATCHED[0])
 @kills("a stopped process watches itself", "queue",
-       lua("if channel and channel ~= own then", "if channel then"))  # fmt: skip
-def test_a_waiter_of_another_process_is_asked_to_watch_a_turn(masters: Masters) -> None:
-    lease, _ = queued(masters, *OF_A[:3], B, OF_A[3])
+       lua("if channel and channel ~= own then", "if channel then"), *WATCHED[0])  # fmt: skip
+@pytest.mark.parametrize(("names", "watching"), WATCHED)
+def test_a_waiter_of_another_process_is_asked_to_watch_a_turn(
+    names: list[str], watching: list[str], masters: Masters
+) -> None:
+    lease, _ = queued(masters, *names)
     free(masters, lease)
     assert masters.called == on_all(masters, A)
-    assert masters.watching == on_all(masters, B), "the newest of another process"
+    assert masters.watching == [one for name in watching for one in on_all(masters, name)]
 
 
 @kills("a turn that was begun is watched late", pauses._until_expiry,
@@ -201,19 +211,6 @@ def test_turns_that_pass_unused_cost_little_more_than_a_turn_each(masters: Maste
     last.ask()
     masters.carry(last.protocol, last.step)
     assert masters.now - began == pytest.approx(5 * TURN / 1e6, abs=0.05)
-
-
-def test_one_process_watches_its_own_turns(master: Masters) -> None:
-    lease, _ = queued(master, *OF_A[: NEWEST + 1])
-    free(master, lease)
-    assert master.called == [(0, A)]
-    assert master.watching == [(0, OF_A[NEWEST])]
-
-
-def test_a_waiter_alone_watches_nothing(master: Masters) -> None:
-    lease, _ = queued(master, A)
-    free(master, lease)
-    assert master.watching == []
 
 
 @kills("a turn never ends", "queue", lua("score < 0 and now < -score", "score < 0"))

@@ -530,27 +530,26 @@ def test_a_release_deletes_the_lock_on_every_master(masters: Masters) -> None:
     assert masters.tokens("r") == masters.tokens("s") == ["", "", ""]
 
 
-def test_a_release_is_false_where_the_lock_was_lost(masters: Masters) -> None:
-    lease = masters.taken()
-    masters.forget(0)
-    masters.forget(2)
-    assert masters.run(masters.release(lease)) is False
-    masters = Masters(4)  # the other two are no quorum either
-    lease = masters.taken()
-    masters.forget(0)
-    masters.forget(1)
-    assert masters.run(masters.release(lease)) is False
-
-
 @kills("too few answers are a success", rounds.release,
-       instead("... if tally.denied else None", "not tally.denied"))  # fmt: skip
-def test_a_release_is_none_where_too_few_answer(masters: Masters) -> None:
+       instead("... if tally.denied else None", "not tally.denied"),
+       3, (), (0, 1), None)  # fmt: skip
+@pytest.mark.parametrize(
+    ("many", "forgot", "deaf", "released"),
+    [
+        (3, (0, 2), (), False),
+        (4, (0, 1), (), False),  # the other two are no quorum either
+        (3, (), (0, 1), None),
+        (3, (0,), (1,), None),
+    ],
+)
+def test_a_release_is_false_where_the_lock_was_lost_and_none_where_too_few_answer(
+    many: int, forgot: tuple[int, ...], deaf: tuple[int, ...], released: bool | None
+) -> None:
+    masters = Masters(many)
     lease = masters.taken()
-    assert masters.run(masters.release(lease), deaf=(0, 1)) is None
-    masters = Masters(3)
-    lease = masters.taken()
-    masters.forget(0)
-    assert masters.run(masters.release(lease), deaf=(1,)) is None
+    for index in forgot:
+        masters.forget(index)
+    assert masters.run(masters.release(lease), deaf=deaf) is released
 
 
 @kills("a release skips masters being healed", rounds.release,

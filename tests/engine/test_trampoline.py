@@ -40,6 +40,13 @@ def _raise(error: BaseException) -> Callable[[str], int]:
     return perform
 
 
+def _handling(error: type[Exception]) -> Protocol:
+    try:
+        yield "do"
+    except error:
+        return "handled"
+
+
 def test_each_step_is_answered_and_the_result_returned(run: Run) -> None:
     def protocol() -> Protocol:
         return [(yield "a"), (yield "bb")]
@@ -74,23 +81,14 @@ def test_an_error_of_a_step_is_undone_and_raised(run: Run, error: type[BaseExcep
 
 
 def test_an_error_that_the_protocol_handles(run: Run) -> None:
-    def protocol() -> Protocol:
-        try:
-            yield "do"
-        except OSError:
-            return "handled"
-
-    assert run(protocol(), _raise(OSError())) == "handled"
+    assert run(_handling(OSError), _raise(OSError())) == "handled"
 
 
 def test_a_step_that_raises_stop_iteration_does_not_end_the_protocol() -> None:
-    def protocol() -> Protocol:
-        try:
-            yield "do"
-        except StopIteration:
-            return "handled"
-
-    assert drive(protocol(), _raise(StopIteration("not the result"))) == "handled"
+    perform: Any = _raise(StopIteration("not the result"))
+    assert drive(_handling(StopIteration), perform) == "handled"
+    # Raised while the awaitable is made.
+    assert asyncio.run(adrive(_handling(StopIteration), perform)) == "handled"
 
 
 def test_an_error_of_the_protocol_is_raised(run: Run) -> None:
@@ -152,16 +150,3 @@ def test_is_finished() -> None:
     assert not is_finished(driven)
     driven.close()
     assert is_finished(driven)
-
-
-def test_a_stop_iteration_while_an_awaitable_is_made_reaches_the_protocol() -> None:
-    def perform(step: str) -> Any:
-        raise StopIteration
-
-    def protocol() -> Protocol:
-        try:
-            yield "ask"
-        except StopIteration:
-            return "caught"
-
-    assert asyncio.run(adrive(protocol(), perform)) == "caught"

@@ -1,11 +1,15 @@
-"""The holder of a resource, merged from the sightings of N masters, whatever values they have."""
+"""What inspection shows: the holder of a resource, merged from N masters, and faults of servers."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from string import Formatter
 
 import pytest
 
+from redlock_django.engine.inspection.faults import FAULTS, fault
 from redlock_django.engine.inspection.holders import (
     Holding,
     HoldingState,
@@ -18,6 +22,7 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally
 
+PACKAGE = Path(__file__).parents[2] / "redlock_django"
 OURS = b"a" * 32 + b' {"host":"web1","pid":7,"at":1790000000.5}'
 OTHER = b"b" * 32 + b" {}"
 
@@ -180,3 +185,24 @@ def test_the_slot_of_a_holding(
     value = b"a" * 32 + b" " + about
     holding = merge(resource, [Sighting("m0", value, 9.0)], ["m0"], [])
     assert (holding.name, holding.slot, holding.limit, holding.label) == said
+
+
+# The table of faults.
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_every_fault_says_what_to_do(code: str) -> None:
+    kind = FAULTS[code]
+    fields = [f for text in kind[:2] for _, f, _, _ in Formatter().parse(text) if f]
+    one = fault(code, **dict.fromkeys(fields, 7))
+    assert str(one) == f"{one.text}: {one.remedy}"
+    assert one.text.strip()
+    assert one.remedy.strip()
+    assert not one.remedy.endswith(".")
+
+
+def test_every_fault_of_the_code_is_in_the_table_and_the_other_way_round() -> None:
+    code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    named = set(re.findall(r'\bfault\(\s*"(\w+)"', code))
+    computed = {"unreachable", "untrusted", "acl", "errors", "waiting"}  # fault(code, …)
+    assert named | computed == FAULTS.keys()
