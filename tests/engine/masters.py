@@ -13,12 +13,13 @@ import pytest
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
-from redlock_django.engine.protocol.commands import Command
+from redlock_django.engine.protocol.commands import Acquire, Command
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Vote, failed
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
+from tests.replies import unpacked
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
@@ -164,6 +165,17 @@ class Masters:
     def release(self, lease: RedlockLease, **how: Any) -> Protocol[bool | None]:
         """Return the release protocol."""
         return rounds.release(self.deployment, lease, **how)
+
+    def ask(self, token: str = "a" * 32, *resources: str, **how: Any) -> Acquire:
+        """Return the command that acquires resources for 10 s, as a client asks now."""
+        now = int(self.now * 1_000_000)
+        value = f"{token} {{}}"
+        how = {"proposal": now, "ticket": now, **how}
+        return Acquire(self.deployment, resources or ("r",), value, 10.0, **how)
+
+    def say(self, command: Command, ready_at: int = 0) -> list[Any]:
+        """Send a command to the first master; return its reply without the number of the round."""
+        return unpacked(self.memories[0].say(command, 0, MARKER, ready_at))
 
     def vote(self, command: Command, index: int = 0) -> Vote:
         """Send a command to one master; return its vote."""

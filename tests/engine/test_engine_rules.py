@@ -37,7 +37,6 @@ from tests.engine.lua_mutation import lua, script_mutated
 from tests.engine.masters import MARKER, START, Masters, asked
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, at_start, instead, never, returns
-from tests.replies import unpacked
 
 HOUR = 3600.0
 RUNS = ("1" * 40, "2" * 40)
@@ -59,16 +58,6 @@ A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 def _common(masters: Masters, token: str = A, *resources: str) -> dict[str, Any]:
     chosen = resources or ("r",)
     return {"deployment": masters.deployment, "resources": chosen, "value": f"{token} {{}}"}
-
-
-def _acquire(masters: Masters, token: str = A, *resources: str, **how: Any) -> Acquire:
-    now = int(masters.now * 1_000_000)
-    common = _common(masters, token, *resources)
-    return Acquire(**common, ttl=10.0, proposal=now, ticket=now, **how)
-
-
-def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
-    return unpacked(masters.memories[0].say(command, 0, MARKER, ready_at))
 
 
 # Who has won.
@@ -187,7 +176,7 @@ def test_a_foreign_lock_is_never_cut(master: Masters) -> None:
 
 @kills("a resend is a new grant", "acquire", lua("if not (lock and fence) then", "if true then"))
 def test_the_same_acquire_twice_is_one_grant(master: Masters) -> None:
-    ask = _acquire(master)
+    ask = master.ask()
     first = master.vote(ask)
     again = master.vote(ask)
     assert first.ballot is again.ballot is Ballot.GRANTED
@@ -203,7 +192,7 @@ def test_the_same_acquire_twice_is_one_grant(master: Masters) -> None:
 def test_a_value_that_only_begins_with_our_token_is_not_ours(master: Masters) -> None:
     other = b"a" * 32 + b" of another client"
     master.memories[0].keyspace.set(master.deployment.lock("r"), other, 5000)
-    ask = _acquire(master)
+    ask = master.ask()
     assert master.vote(ask).ballot is Ballot.REFUSED
     free = Release(deployment=master.deployment, resources=("r",), value=ask.value)
     master.vote(free)
@@ -401,7 +390,7 @@ def test_a_child_does_not_hold_what_its_parent_holds() -> None:
 @kills("ready before its time", "trusted", lua(" or now < tonumber(ARGV[#ARGV])"))
 def test_no_script_counts_a_master_without_its_marker_or_before_its_time(master: Masters) -> None:
     memory, now = master.memories[0], int(master.now * 1_000_000)
-    fence = int(_said(master, _acquire(master))[2])
+    fence = int(master.say(master.ask())[2])
     common, later = _common(master), now + 1_000_000
     commands: tuple[Command, ...] = (
         Acquire(**common, ttl=10.0, proposal=now),
@@ -418,19 +407,19 @@ def test_no_script_counts_a_master_without_its_marker_or_before_its_time(master:
             assert reply.status == Status.NOT_READY, command.name
     assert memory.keyspace.strings == stored
     for command in commands:
-        assert _said(master, command, now)[0] == Status.GRANTED, "at its time it is counted"
+        assert master.say(command, now)[0] == Status.GRANTED, "at its time it is counted"
     del memory.keyspace.strings[master.deployment.marker]  # as FLUSHALL does
     for command in commands:
-        assert _said(master, command)[0] == Status.NOT_READY, command.name
+        assert master.say(command)[0] == Status.NOT_READY, command.name
 
 
 @kills("confirm goes down", "confirm",
        lua("math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))",
            "tonumber(ARGV[2 + index])"))  # fmt: skip
 def test_a_confirmation_lowers_no_fence(master: Masters) -> None:
-    _, _, fence = _said(master, _acquire(master))
+    _, _, fence = master.say(master.ask())
     confirm = Confirm(**_common(master), fences=(fence - 1,))
-    assert _said(master, confirm)[2] == fence
+    assert master.say(confirm)[2] == fence
     assert master.fences() == [fence]
 
 
@@ -446,8 +435,8 @@ def test_a_client_that_does_not_know_the_masters_marks_none(master: Masters) -> 
 @kills("every resource at fault is the first", "acquire",
        lua("now, index, left, stored", "now, 1, left, stored"))  # fmt: skip
 def test_a_refusal_names_the_resource_at_fault(master: Masters) -> None:
-    assert _said(master, _acquire(master, A, "s"))[0] == Status.GRANTED
-    status, _, index, *_ = _said(master, _acquire(master, B, "r", "s"))
+    assert master.say(master.ask(A, "s"))[0] == Status.GRANTED
+    status, _, index, *_ = master.say(master.ask(B, "r", "s"))
     assert (status, index) == (Status.REFUSED, 2)
 
 
@@ -455,15 +444,15 @@ def test_a_refusal_names_the_resource_at_fault(master: Masters) -> None:
        lua("if now == 0 and (has_waiters or left > 0) then",
            "if now == 0 and left > 0 then"))  # fmt: skip
 def test_a_release_sees_that_a_turn_is_over(master: Masters) -> None:
-    _said(master, _acquire(master))
+    master.say(master.ask())
     for token, waiter in ((B, "redlock:wake:b 1"), (C, "redlock:wake:c 2")):
         master.now += 0.01
-        _said(master, _acquire(master, token, waiter=waiter))
+        master.say(master.ask(token, waiter=waiter))
     release = Release(**_common(master))
-    _said(master, release)
+    master.say(release)
     assert master.called == [(0, "redlock:wake:b 1")]
     master.now += 1.0
-    _said(master, replace(release))
+    master.say(replace(release))
     assert master.called[1:] == [(0, "redlock:wake:c 2")]
 
 
@@ -471,18 +460,18 @@ def test_a_release_sees_that_a_turn_is_over(master: Masters) -> None:
        lua("has_waiters or waiter ~= ''", "has_waiters"))  # fmt: skip
 def test_a_waiter_for_a_slot_stands_in_the_queue(master: Masters) -> None:
     for token, resource in ((A, "r"), (B, "r[1]")):
-        assert _said(master, _acquire(master, token, resource, limit=2))[0] == Status.GRANTED
-    waiting = _said(master, _acquire(master, C, waiter="redlock:wake:c 1", limit=2))
+        assert master.say(master.ask(token, resource, limit=2))[0] == Status.GRANTED
+    waiting = master.say(master.ask(C, waiter="redlock:wake:c 1", limit=2))
     assert (waiting[0], master.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
 def test_a_lock_or_an_index_of_another_type_is_an_answer_and_sets_nothing(master: Masters) -> None:
     keyspace, keys = master.memories[0].keyspace, master.deployment
     keyspace.sets[keys.lock("r")] = {b"x": 1.0}
-    assert _said(master, _acquire(master))[0] == Status.CORRUPT
+    assert master.say(master.ask())[0] == Status.CORRUPT
     keyspace.drop(keys.held)
     keyspace.set(keys.held, b"x")
-    assert _said(master, _acquire(master, A, "s"))[0] == Status.CORRUPT
+    assert master.say(master.ask(A, "s"))[0] == Status.CORRUPT
     assert master.tokens("s") == [""]
 
 
@@ -504,7 +493,7 @@ def _replies_to_plain_commands(seed: int) -> list[Any]:
                 keyspace.drop(key)
         token, waiter = rng.choice((A, B)), rng.choice(("", "", "redlock:wake:a 1"))
         release = Release(**_common(masters, token), bury=rng.random() < 0.1)
-        command = rng.choice((_acquire(masters, token, waiter=waiter), release))
+        command = rng.choice((masters.ask(token, waiter=waiter), release))
         try:
             found.append(masters.memories[0].say(command, 0, MARKER))
         except ServerError as error:

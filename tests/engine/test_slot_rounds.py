@@ -11,7 +11,7 @@ import pytest
 from redlock_django.engine import rounds, undo
 from redlock_django.engine.attempt import SPLIT_ROUNDS, Wait
 from redlock_django.engine.errors import LimitReached
-from redlock_django.engine.protocol.commands import Acquire, Release
+from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
 from redlock_django.engine.protocol.statuses import Status
@@ -20,10 +20,10 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.lua_mutation import lua
-from tests.engine.masters import MARKER, Masters, Waiting, asked, free, paused
+from tests.engine.masters import Masters, Waiting, asked, free, paused
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, without
-from tests.replies import tally_of, unpacked
+from tests.replies import tally_of
 
 TURN = 100_000
 
@@ -319,36 +319,27 @@ def test_the_soonest_slot_says_when_to_try_again(masters: Masters) -> None:
 # The script.
 
 
-def say(masters: Masters, command: Acquire, marker: bytes = MARKER) -> list[Any]:
-    """Return the reply of the first master, without the number of the round."""
-    return unpacked(masters.memories[0].say(command, 7, marker))
-
-
-def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> Acquire:
-    how = {"limit": 2, "proposal": int(masters.now * 1_000_000), **how}
-    return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
-
-
 def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock(master: Masters) -> None:
     for resource, token in (("r", "a"), ("r[1]", "c")):
-        say(master, asks(master, resource, token * 32))
-    refused = say(master, asks(master, "r", "b" * 32))
-    assert refused[2:] == [1, 5000, refused[4], -1, b"a" * 32 + b"11"]
-    waits = {"waiter": A, "ticket": 1}
-    assert say(master, asks(master, "r", "b" * 32, **waits))[6] == b"a" * 32 + b"11"
+        master.say(master.ask(token * 32, resource, limit=2))
+    refused = master.say(master.ask("b" * 32, limit=2))
+    assert refused[2:] == [1, 10_000, refused[4], -1, b"a" * 32 + b"11"]
+    waiting = master.ask("b" * 32, limit=2, waiter=A)
+    assert master.say(waiting)[6] == b"a" * 32 + b"11"
 
 
 def test_a_refusal_shows_which_slots_are_taken(master: Masters) -> None:
-    say(master, asks(master, "r[1]", limit=3))
-    status, _, index, left, _, ahead, text = say(master, asks(master, "r[1]", "b" * 32, limit=3))
-    assert (status, index, left, ahead) == (Status.REFUSED, 1, 5000, -1)
+    master.say(master.ask("a" * 32, "r[1]", limit=3))
+    other = master.ask("b" * 32, "r[1]", limit=3)
+    status, _, index, left, _, ahead, text = master.say(other)
+    assert (status, index, left, ahead) == (Status.REFUSED, 1, 10_000, -1)
     assert text == b"a" * 32 + b"010"
 
 
 def test_a_slot_without_expiry_does_not_say_when_it_is_free(master: Masters) -> None:
     master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign")
     master.memories[0].keyspace.set(master.deployment.lock("r[1]"), b"foreign")
-    assert say(master, asks(master, "r", "b" * 32))[3] == -1
+    assert master.say(master.ask("b" * 32, limit=2))[3] == -1
 
 
 # The queue.
@@ -453,6 +444,6 @@ def test_a_reserved_slot_shows_no_slot_as_free(master: Masters) -> None:
     taken(master, 1)
     waits(master, A)
     free(master, lease)
-    reply = say(master, asks(master, "r", "b" * 32))
+    reply = master.say(master.ask("b" * 32, limit=2))
     assert (reply[0], reply[6]) == (Status.RESERVED, A.encode() + b"11")
     assert reply[3] <= TURN / 1000
