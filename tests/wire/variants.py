@@ -54,7 +54,7 @@ class ImpatientBackend(RedisBackend):
     def _links(self) -> Links:
         links = super()._links()
         if self.give_up is not None:
-            links.lateness.rule.give_up = self.give_up
+            links.lateness.give_up = self.give_up
         return links
 
 

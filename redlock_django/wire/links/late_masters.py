@@ -21,8 +21,6 @@
    is starved, and to connect again costs it more than to wait.
 6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
    long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
-
-The links judge by `LateWatch`, which applies `Lateness`.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 
@@ -44,7 +41,7 @@ logger = logging.getLogger("redlock_django")
 GIVE_UP = 3.0
 """The seconds after which a link is given up, or six times MASTER_TIMEOUT if that is longer.
 
-It is the default of `Lateness`. That is more than the age at which a master is late."""
+It is the default of `LateWatch`. That is more than the age at which a master is late."""
 
 MOST_LATE = 2  # how many times longer a link is kept while most masters are late
 USUAL = 8  # how many times longer than usual a reply may take
@@ -54,40 +51,6 @@ SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process
 SHORTEST = 0.001  # seconds of the shortest poll
 MOST_STALLS = 50  # the last stalls that are remembered
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
-
-
-class Lateness:
-    """The rule for one MASTER_TIMEOUT; all ages are in seconds.
-
-    A `give_up` of None is the default: see `GIVE_UP`.
-    """
-
-    def __init__(self, master_timeout: float, give_up: float | None = None) -> None:
-        self.master_timeout = master_timeout
-        self.give_up = max(GIVE_UP, 6 * master_timeout) if give_up is None else give_up
-
-    def patience(self, usual: float) -> float:
-        """Return the age at which a reply costs its vote, if replies usually take `usual`."""
-        return min(max(self.master_timeout, USUAL * usual), LONGEST * self.master_timeout)
-
-    def has_expired(self, age: float, patience: float) -> bool:
-        """Return whether a reply of that age costs its vote."""
-        return age >= patience
-
-    def is_late(self, age: float, patience: float) -> bool:
-        """Return whether a master is late; `age` is that of the oldest reply that it owes."""
-        return age >= self.master_timeout + patience
-
-    def longest_silence(self, late: int, masters: int) -> float:
-        """Return for how long a link may be silent while `late` of the masters are late."""
-        return self.give_up * (MOST_LATE if late > masters // 2 else 1)
-
-    def is_over(self, silent: float, owed: int, longest: float) -> bool:
-        """Return whether the link of a late master must be given up.
-
-        It owes `owed` replies, and nothing has come for `silent` seconds, of `longest` seconds.
-        """
-        return silent >= longest or owed > MOST_OWED
 
 
 def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
@@ -157,21 +120,32 @@ class RunningTime:
         return sum(end - max(begin, moment) for begin, end in stalls if end > moment)
 
 
-@dataclass(eq=False)
 class LateWatch:
-    """Fail the votes of replies that are too old, and note which masters are late."""
+    """Fail the votes of replies that are too old, and note which masters are late.
 
-    masters: Sequence[Master]
-    rule: Lateness
-    running: RunningTime
-    due: float = 0.0  # until then no reply need be judged; 0.0 if not known
-    # Votes that are late, and still waited for: the round, the master, why the vote is late.
-    _patient: list[tuple[Exchange, int, str]] = field(default_factory=list)
+    All ages are in seconds. A `give_up` of None is the default: see `GIVE_UP`. Until `due` no reply
+    need be judged; it is 0.0 if that is not known.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Master],
+        running: RunningTime,
+        master_timeout: float,
+        give_up: float | None = None,
+    ) -> None:
+        self.masters = masters
+        self.running = running
+        self.master_timeout = master_timeout
+        self.give_up = max(GIVE_UP, 6 * master_timeout) if give_up is None else give_up
+        self.due = 0.0
+        # Votes that are late, and still waited for: the round, the master, why the vote is late.
+        self._patient: list[tuple[Exchange, int, str]] = []
 
     def poll_timeout(self, now: float) -> float:
         """Return the seconds to poll until the next reply must be judged, or the watch asked."""
         # What is sent from now on is judged after MASTER_TIMEOUT at the earliest.
-        left = self.rule.master_timeout
+        left = self.master_timeout
         for master in self.masters:
             link = master.link
             if link is not None and link.owed:
@@ -232,17 +206,14 @@ class LateWatch:
 
     def _left(self, master: Master, link: Link, now: float) -> float:
         """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
-        rule = self.rule
+        timeout = self.master_timeout
         if master.late:
-            longest = self._longest_silence()
-            if rule.is_over(silent := self._silent(link, now), len(link.owed), longest):
-                return 0.0
-            return min(longest - silent, rule.master_timeout)
+            return min(self._kept_for(link, now), timeout)
         if not link.expired:  # as nearly always; then the oldest reply is the next to expire
             age = self._age(link.owed[0], now)
-            return (rule.master_timeout if age < rule.master_timeout else self.patience()) - age
+            return (timeout if age < timeout else self.patience()) - age
         patience = self.patience()
-        left = patience + rule.master_timeout - self._age(link.owed[0], now)
+        left = patience + timeout - self._age(link.owed[0], now)
         # Nearly every round is decided by other masters: its reply need not be judged at once.
         for owed in islice(link.owed, link.expired, None):
             if owed.undecided is not None:
@@ -252,31 +223,37 @@ class LateWatch:
     def patience(self) -> float:
         """Return the age at which a reply costs its vote now."""
         took = [master.link.took for master in self.masters if master.link is not None]
-        return self.rule.patience(median(took))
+        return min(max(self.master_timeout, USUAL * median(took)), LONGEST * self.master_timeout)
 
     def _longest_silence(self) -> float:
-        """Return for how long a link may be silent now."""
+        """Return for how long the link of a late master may be silent now."""
         late = sum(bool(master.late) for master in self.masters)
-        return self.rule.longest_silence(late, len(self.masters))
+        return self.give_up * (MOST_LATE if late > len(self.masters) // 2 else 1)
+
+    def _kept_for(self, link: Link, now: float) -> float:
+        """Return the seconds until the link of a late master must be given up; 0 or less for now.
+
+        It is kept for longer if something comes meanwhile.
+        """
+        if len(link.owed) > MOST_OWED:
+            return 0.0
+        return self._longest_silence() - self._silent(link, now)
 
     def _judge(self, master: Master, link: Link, now: float) -> str:
-        """Apply the rule to the replies owed on a link; return why it must be given up, or ""."""
-        rule = self.rule
+        """Judge the replies owed on a link; return why it must be given up, or ""."""
         if master.late:
-            longest = self._longest_silence()
-            if rule.is_over(self._silent(link, now), len(link.owed), longest):
-                return self._reason(longest, link)
-            return ""
+            is_over = self._kept_for(link, now) <= 0
+            return self._reason(self._longest_silence(), link) if is_over else ""
         patience, reason = self.patience(), ""
-        late = rule.is_late(self._age(link.owed[0], now), patience)
+        is_late = self._age(link.owed[0], now) >= patience + self.master_timeout
         for owed in islice(link.owed, link.expired, None):
-            if not (late or rule.has_expired(self._age(owed, now), patience)):
+            if not is_late and self._age(owed, now) < patience:
                 break
             if (exchange := owed.undecided) is not None:
                 reason = reason or self._reason(patience, link)
                 self.fail_late(exchange, master.index, reason, now)
             link.expired += 1
-        if late:
+        if is_late:
             self._mark_late(master, reason or self._reason(patience, link))
         return ""
 

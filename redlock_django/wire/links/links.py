@@ -30,7 +30,7 @@ from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
 from redlock_django.wire.links.clock_steps import StepWatch
-from redlock_django.wire.links.late_masters import Lateness, LateWatch, RunningTime
+from redlock_django.wire.links.late_masters import LateWatch, RunningTime
 from redlock_django.wire.links.link import Exchange, Kind, Owed
 from redlock_django.wire.links.link_changes import LinkChanges, LinkWait
 from redlock_django.wire.links.master import Master
@@ -50,7 +50,7 @@ class Links:
     """The links of one process or one loop to all masters of an alias.
 
     `dirty` has the masters for which the driver has something to do. `give_up` is for how many
-    seconds the link of a late master may be silent, None for the default (see `Lateness`).
+    seconds the link of a late master may be silent, None for the default (see `LateWatch`).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Links:
         self.masters = masters = [Master(i, address) for i, address in enumerate(addresses)]
         # Each part is given those that it uses, and knows no other.
         self._running = RunningTime(clock())
-        self.lateness = LateWatch(masters, Lateness(master_timeout, give_up), self._running)
+        self.lateness = LateWatch(masters, self._running, master_timeout, give_up)
         self.sender = Sender(masters, deployment, membership, self._running, clock)
         self.steps = StepWatch(masters, deployment, self.sender.check, clock)
         self.waiters = Waiters(deployment, clock)
