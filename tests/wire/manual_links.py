@@ -298,10 +298,11 @@ class ManualLinks(Links):
         reply = [number, status, now, *[fence] * (fences if status == 1 else 0)]
         self.say(index, resp(packed(reply)))
 
-    def grant(self, exchange: Exchange, *indexes: int) -> None:
-        """Reply to a round that acquires one lock, for some masters, or for all."""
+    def grant(self, exchange: Exchange, *indexes: int, ahead: float = 0.0) -> Exchange:
+        """Reply to a round that acquires one lock, for some masters, or for all; return it."""
         for index in indexes or range(len(self.masters)):
-            self.reply(index, exchange.number)
+            self.reply(index, exchange.number, ahead=ahead)
+        return exchange
 
     def trusted(self, index: int, status: int = Status.KNOWN, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""

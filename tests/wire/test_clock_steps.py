@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
+
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Verdict
@@ -16,9 +18,9 @@ from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.links.sender import Sender
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
-from tests.engine.mutation import always, instead, never, returns, without
+from tests.engine.mutation import Mutation, always, instead, never, returns, without
 from tests.replies import packed
-from tests.wire.manual_links import NOW, TIMEOUT, WALL, ManualLinks, ballot, manual_links
+from tests.wire.manual_links import NOW, TIMEOUT, WALL, ManualLinks, ballot
 from tests.wire.scripted import NAMES, resp
 
 
@@ -96,8 +98,7 @@ def test_a_step_is_marked_although_another_master_steps_and_the_link_breaks(
 ) -> None:
     _stepped(links, 0)
     assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
-    exchange = links.ask(links.acquire("b" * 32), 1, 2)
-    links.reply(1, exchange.number, ahead=30.0)
+    links.grant(links.ask(links.acquire("b" * 32), 1, 2), 1, ahead=30.0)
     links.cut(links.masters[0], "lost")
     ends = links.join(0, ahead=30.0)
     links.sockets.flush()
@@ -124,8 +125,7 @@ def test_a_step_that_a_check_shows_is_marked_although_no_other_master_answers(
 def test_a_mark_is_settled_although_another_master_steps_meanwhile(links: ManualLinks) -> None:
     _stepped(links, 0)
     assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
-    exchange = links.ask(links.acquire("b" * 32), 1, 2)
-    links.reply(1, exchange.number, ahead=30.0)
+    links.grant(links.ask(links.acquire("b" * 32), 1, 2), 1, ahead=30.0)
     links.trusted(0, Status.MARKED, ahead=30.0)
     assert links.masters[0].doubt(links.time()) == ""
     assert "stepped" in links.masters[1].doubt(links.time())
@@ -193,8 +193,7 @@ def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark(links: ManualLi
 def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost(
     links: ManualLinks,
 ) -> None:
-    exchange = links.ask(links.acquire())
-    links.reply(0, exchange.number, ahead=30.0)
+    exchange = links.grant(links.ask(links.acquire()), 0, ahead=30.0)
     links.reply(1, exchange.number)
     links.ends[0].heard()
     links.trusted(0, ahead=30.0)
@@ -205,43 +204,42 @@ def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost(
     assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
+def _known(bounds: str) -> Mutation:
+    """Return a mutation by which these bounds of the steady range are known."""
+    return instead("master.steady = ...", f"master.steady = ({bounds}, now + KNOWN_FOR)")
+
+
 @kills("a steady range that is wide on both sides", StepWatch._keep,
-       instead("master.steady = ...",
-               "master.steady = (low - little, high + little, now + KNOWN_FOR)"))  # fmt: skip
+       _known("low - little, high + little"), 0.8)  # fmt: skip
 @kills("a steady range that is wide below", StepWatch._keep,
-       instead("master.steady = ...",
-               "master.steady = (low - little, low + little, now + KNOWN_FOR)"))  # fmt: skip
+       _known("low - little, low + little"), 0.8)  # fmt: skip
 @kills("a steady range that is wide above", StepWatch._keep,
-       instead("master.steady = ...",
-               "master.steady = (high - little, high + little, now + KNOWN_FOR)"))  # fmt: skip
-def test_a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
+       _known("high - little, high + little"), -0.8)  # fmt: skip
+@pytest.mark.parametrize("step", [0.8, -0.8])
+def test_a_step_is_noticed_soon_after_replies_that_narrow_the_bounds(
+    step: float, links: ManualLinks
+) -> None:
     """They narrow one bound only, and come while the last bounds are still fresh."""
-    for step in (0.8, -0.8):
-        with manual_links(3) as links:
-            took = 0.05
-            for index in range(3):
-                joined = links.new_ends(index).joined(f"5{index}")  # another server
-                low, high = joined.trust.offset
-                wide = (low, high + 0.6) if step > 0 else (low - 0.6, high)
-                links.sockets.arrived(
-                    index, replace(joined, trust=replace(joined.trust, offset=wide))
-                )
-            exchange = links.ask(links.acquire())
-            links.time.now += took
-            for index in range(3):  # answered at once, or just before the reply was read
-                links.reply(index, exchange.number, ahead=-took if step > 0 else 0.0)
-            assert exchange.tally.granted == 3
-            exchange = links.ask(links.acquire("b" * 32))
-            links.reply(0, exchange.number, ahead=step)
-            assert "stepped by" in links.masters[0].doubt(links.time())
+    took = 0.05
+    for index in range(3):
+        joined = links.new_ends(index).joined(f"5{index}")  # another server
+        low, high = joined.trust.offset
+        wide = (low, high + 0.6) if step > 0 else (low - 0.6, high)
+        links.sockets.arrived(index, replace(joined, trust=replace(joined.trust, offset=wide)))
+    exchange = links.ask(links.acquire())
+    links.time.now += took
+    for index in range(3):  # answered at once, or just before the reply was read
+        links.reply(index, exchange.number, ahead=-took if step > 0 else 0.0)
+    assert exchange.tally.granted == 3
+    exchange = links.grant(links.ask(links.acquire("b" * 32)), 0, ahead=step)
+    assert "stepped by" in links.masters[0].doubt(links.time())
 
 
 @kills("voided by the clock that went back", StepWatch._blame_ourselves,
        instead("max(...)", "now"))  # fmt: skip
 def test_a_clock_that_goes_back_voids_earlier_leases(links: ManualLinks) -> None:
     lease = replace(Masters(3).taken(), started=links.time())
-    exchange = links.ask(links.acquire("b" * 32))
-    links.grant(exchange)
+    links.grant(links.ask(links.acquire("b" * 32)))
     assert lease.started > links.steps.voided
     links.steps.clock = lambda: links.time() - 30.0
     _stepped(links, 0, 1)
@@ -266,8 +264,7 @@ def test_a_clock_that_goes_back_within_a_round_voids_its_lease(links: ManualLink
 def test_a_clock_that_goes_back_between_replies_voids_the_leases_before(links: ManualLinks) -> None:
     for master in links.masters:
         links.steps.note(master, WALL - NOW, WALL - NOW)  # known exactly
-    early = links.ask(links.acquire())
-    links.grant(early, 0, 1)
+    early = links.grant(links.ask(links.acquire()), 0, 1)
     links.time.now += 0.01
     lease = replace(Masters(3).taken(), started=links.time())
     links.masters[2].late = "late"
@@ -296,16 +293,14 @@ def test_a_clock_that_runs_a_little_fast_has_not_stepped(single: ManualLinks) ->
     assert master.offset is not None
     low, high, at = master.offset
     master.offset = low, high, at - 3600.0
-    exchange = single.ask(single.acquire())
-    single.reply(0, exchange.number, ahead=20.0)
+    exchange = single.grant(single.ask(single.acquire()), 0, ahead=20.0)
     assert exchange.tally.verdict is Verdict.WON
 
 
 @kills("a decision waits for a late master", StepWatch.decide, always("not m.late"))
 def test_a_late_master_does_not_hold_up_a_decision(links: ManualLinks) -> None:
     """One master's step is marked although another one does not answer its check."""
-    exchange = links.ask(links.acquire())
-    links.reply(0, exchange.number, ahead=30.0)
+    exchange = links.grant(links.ask(links.acquire()), 0, ahead=30.0)
     links.reply(1, exchange.number)
     links.trusted(1)
     links.ends[0].heard()

@@ -124,8 +124,7 @@ def _goes_on(links: ManualLinks, link: Link) -> None:
     """Require that the link is there, owes no reply, and that its master still answers."""
     assert links.masters[0].link is link
     assert not link.owed
-    exchange = links.ask(links.acquire("c" * 32))
-    links.reply(0, exchange.number)
+    exchange = links.grant(links.ask(links.acquire("c" * 32)), 0)
     assert exchange.decided
     assert links.masters[0].link is link
 

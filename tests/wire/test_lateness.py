@@ -352,8 +352,7 @@ def test_a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time(links: Ma
     _decided(links)
     links.cut(links.masters[0], "lost")
     links.poll(TIMEOUT / 2)
-    exchange = links.ask(links.acquire())
-    links.reply(1, exchange.number)
+    exchange = links.grant(links.ask(links.acquire()), 1)
     links.age(10.0)
     links.poll(TIMEOUT / 2)
     assert not exchange.decided
@@ -501,8 +500,7 @@ def test_a_late_master_is_sent_releases_only(links: ManualLinks) -> None:
 @kills("late for ever", Replies.feed, never("master.late and ..."))
 def test_a_late_master_that_has_answered_votes_again(single: ManualLinks) -> None:
     single.reply(0, _late(single).number)
-    exchange = single.ask(single.acquire("b" * 32))
-    single.reply(0, exchange.number)
+    exchange = single.grant(single.ask(single.acquire("b" * 32)), 0)
     assert exchange.tally.verdict is Verdict.WON
 
 
@@ -518,8 +516,7 @@ def test_a_late_master_must_answer_all_that_it_owes(single: ManualLinks) -> None
 def test_a_late_master_is_read_before_it_is_left_out(single: ManualLinks) -> None:
     first = _late(single)
     single.ends[0].say(resp(packed([first.number, 1, single.time.wall, 7])))
-    exchange = single.ask(single.acquire("b" * 32))
-    single.reply(0, exchange.number)
+    exchange = single.grant(single.ask(single.acquire("b" * 32)), 0)
     assert exchange.tally.verdict is Verdict.WON
 
 

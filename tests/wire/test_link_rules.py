@@ -59,8 +59,7 @@ def tombstone(said: list[bytes]) -> bool:
 @kills("an unexpected reply is ignored", Replies._answer,
        instead("raise ProtocolDesync('a reply without a command')", "return"))  # fmt: skip
 def test_an_unexpected_reply_drops_the_link(single: ManualLinks) -> None:
-    exchange = single.ask(single.acquire())
-    single.reply(0, exchange.number)
+    exchange = single.grant(single.ask(single.acquire()), 0)
     single.reply(0, exchange.number + 1)
     assert single.masters[0].link is None
 
@@ -158,18 +157,19 @@ def test_a_grant_after_the_refusal_is_released(links: ManualLinks) -> None:
 
 
 @kills("a grant of a doubtful master stays", Replies._handle_vote,
-       without("self._sender.undo_late(...)"))  # fmt: skip
-def test_a_grant_of_a_late_or_doubtful_master_is_released() -> None:
-    for is_late in (True, False):
-        with manual_links(3) as links:
-            exchange = _refused(links)
-            if is_late:
-                links.age(10.0)
-                links.poll(LONGEST * TIMEOUT)
-            else:
-                links.masters[2].usable = False
-            links.reply(2, exchange.number)
-            assert links.ends[2].names() == ["acquire", "release"]
+       without("self._sender.undo_late(...)"), False)  # fmt: skip
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "doubtful"])
+def test_a_grant_of_a_late_or_doubtful_master_is_released(
+    is_late: bool, links: ManualLinks
+) -> None:
+    exchange = _refused(links)
+    if is_late:
+        links.age(10.0)
+        links.poll(LONGEST * TIMEOUT)
+    else:
+        links.masters[2].usable = False
+    links.reply(2, exchange.number)
+    assert links.ends[2].names() == ["acquire", "release"]
 
 
 @kills("a grant on a lost link stays", Master.fail_owed, without(Master.keep_release, nth=2))
@@ -224,25 +224,22 @@ def test_a_release_after_an_acquire_that_may_still_arrive_buries(single: ManualL
     assert [tombstone(one) for one in said] == [True]
 
 
-@kills(
-    "every release buries",
-    Links._fit,
-    together(
-        always("command.token in master.unanswered"),
-        without("del master.unanswered[command.token]"),
-    ),
-)
-def test_an_ordinary_release_leaves_no_tombstone() -> None:
-    for is_another_unanswered in (False, True):
-        with manual_links(1) as links:
-            if is_another_unanswered:
-                links.ask(links.acquire("b" * 32))
-                links.cut(links.masters[0], "lost")
-                links.join(0)
-            exchange = links.ask(links.acquire())
-            links.reply(0, exchange.number)
-            links.ask(links.release())
-            assert not tombstone(links.ends[0].heard()[-1])
+@kills("every release buries", Links._fit,
+       together(
+           always("command.token in master.unanswered"),
+           without("del master.unanswered[command.token]"),
+       ), True)  # fmt: skip
+@pytest.mark.parametrize("is_another_unanswered", [False, True])
+def test_an_ordinary_release_leaves_no_tombstone(
+    is_another_unanswered: bool, single: ManualLinks
+) -> None:
+    if is_another_unanswered:
+        single.ask(single.acquire("b" * 32))
+        single.cut(single.masters[0], "lost")
+        single.join(0)
+    single.grant(single.ask(single.acquire()))
+    single.ask(single.release())
+    assert not tombstone(single.ends[0].heard()[-1])
 
 
 _LOADED = b"$40\r\n%b\r\n" % (b"0" * 40)  # the answer to SCRIPT LOAD
@@ -271,8 +268,7 @@ def test_an_undo_is_known_to_a_master_that_learns_to_acquire(single: ManualLinks
 
 @kills("a decided round is sent again", Replies._retry, always("owed.undecided is not None"))
 def test_a_decided_round_is_not_sent_again(links: ManualLinks) -> None:
-    exchange = links.ask(links.acquire())
-    links.grant(exchange, 0, 1)
+    exchange = links.grant(links.ask(links.acquire()), 0, 1)
     assert exchange.decided
     assert links.no_script(2) == [
         b"SCRIPT",
@@ -365,8 +361,7 @@ def test_attempts_to_connect_are_paced() -> None:
 @kills("one server, two votes", find_twins, never("other is not master"))
 def test_one_server_under_two_names_has_no_vote(links: ManualLinks) -> None:
     links.join(2, run_id="1")
-    exchange = links.ask(links.acquire())
-    links.reply(0, exchange.number)
+    exchange = links.grant(links.ask(links.acquire()), 0)
     assert exchange.tally.verdict is Verdict.LOST
     assert links.ends[1].names() == links.ends[2].names() == []
 
@@ -380,8 +375,7 @@ def test_a_server_votes_again_once_it_has_one_name_left(links: ManualLinks) -> N
     assert "same server" in links.masters[1].fault(links.time())
     links.join(0)
     links.cut(links.masters[2], "lost")
-    exchange = links.ask(links.acquire())
-    links.grant(exchange, 0, 1)
+    exchange = links.grant(links.ask(links.acquire()), 0, 1)
     assert exchange.tally.verdict is Verdict.WON
 
 

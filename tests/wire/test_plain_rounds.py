@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -41,6 +42,8 @@ from tests.wire.scripted import push, resp
 
 PUSH = push(b"message", b"a channel", b"a waiter")
 """After a push, replies are parsed."""
+NO_LONG_WAY = patch.object(Replies, "_answer", side_effect=AssertionError("the long way"))
+"""With this, replies that are parsed fail the test."""
 
 
 def know_clocks(links: ManualLinks) -> ManualLinks:
@@ -194,19 +197,6 @@ def test_each_master_is_sent_its_own_command(timed: ManualLinks) -> None:
     assert exchange.tally.asked == {0, 1}
 
 
-@kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
-def test_a_grant_that_comes_in_two_parts_has_its_fence(single: ManualLinks) -> None:
-    know_clocks(single)
-    single.grant(single.ask(single.acquire()))
-    for cut in range(1, len(resp(packed([1, 1, single.time.wall, 7])))):
-        exchange = single.ask(single.acquire("b" * 32))
-        reply = resp(packed([exchange.number, 1, single.time.wall, 7]))
-        for part in (reply[:cut], reply[cut:]):
-            single.say(0, part)
-            assert single.masters[0].link is not None, f"cut after {cut} bytes"
-        assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
-
-
 @kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), "granted")
 @kills(
     "a refusal shows no step",
@@ -250,7 +240,7 @@ def test_a_plain_reply_alone_grants(asks: str, timed: ManualLinks) -> None:
     fence = [7] * command.fenced
     for index in range(2):
         timed.ends[index].say(resp(packed([exchange.number, 1, timed.time.wall, *fence])))
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+        with NO_LONG_WAY:
             timed.read(timed.masters[index])
     assert fences(exchange) == [tuple(fence)] * 2
 
@@ -263,7 +253,7 @@ def _refusal(links: ManualLinks, number: int, *, ahead: int = 0, rival: bytes = 
 def test_plain_replies_refuse_alone_and_together(timed: ManualLinks) -> None:
     asked = [timed.ask(timed.acquire(word * 32)) for word in "bc"]
     refusals = [resp(_refusal(timed, one.number)) for one in asked]
-    with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+    with NO_LONG_WAY:
         timed.say(0, *refusals)
         for index in (1, 2):
             timed.say(index, b"".join(refusals))
@@ -275,30 +265,6 @@ def test_plain_replies_refuse_alone_and_together(timed: ManualLinks) -> None:
     assert timed.ends[2].names() == ["acquire"] * 2, "a late refusal needs no release"
 
 
-@kills("a part of a reply is lost", Replies._parse,
-       instead("return", "return link.received.clear()"))  # fmt: skip
-@kills("a cut reply is parsed", Replies._parse, never("is_cut(...)"))
-def test_a_refusal_that_comes_in_two_parts_counts(single: ManualLinks) -> None:
-    know_clocks(single)
-    for cut in range(1, len(resp(_refusal(single, 1)))):
-        exchange = single.ask(single.acquire("b" * 32))
-        reply = resp(_refusal(single, exchange.number))
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            for part in (reply[:cut], reply[cut:]):
-                single.say(0, part)
-        assert exchange.tally.rival_won, f"cut after {cut} bytes"
-
-
-@kills("a part of a reply is read twice", Replies._parse, without("del link.received[:]"))
-def test_a_refusal_that_is_parsed_in_two_parts_counts(single: ManualLinks) -> None:
-    know_clocks(single)
-    for cut in range(1, len(PUSH + resp(_refusal(single, 1)))):
-        exchange = single.ask(single.acquire("b" * 32))
-        reply = PUSH + resp(_refusal(single, exchange.number))
-        single.say(0, reply[:cut], reply[cut:])
-        assert exchange.tally.refusals, f"cut after {cut} bytes"
-
-
 def _of(kind: str, links: ManualLinks, number: int) -> bytes:
     """Return a reply of this kind to the round of that number."""
     refusal = resp(_refusal(links, number))
@@ -306,9 +272,32 @@ def _of(kind: str, links: ManualLinks, number: int) -> bytes:
         "a grant": resp(packed([number, 1, links.time.wall, 7])),
         "a release": resp(packed([number, 1, 0])),
         "a refusal": refusal,
+        "a refusal, parsed": PUSH + refusal,
         "two refusals": refusal * 2,
         "another reply as long as a refusal": b"+abc\n" + refusal[5:],
     }[kind]
+
+
+@kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"),
+       "a grant")  # fmt: skip
+@kills("a part of a reply is lost", Replies._parse,
+       instead("return", "return link.received.clear()"), "a refusal")  # fmt: skip
+@kills("a cut reply is parsed", Replies._parse, never("is_cut(...)"), "a refusal")
+@kills("a part of a reply is read twice", Replies._parse, without("del link.received[:]"),
+       "a refusal, parsed")  # fmt: skip
+@pytest.mark.parametrize("kind", ["a grant", "a refusal", "a refusal, parsed"])
+def test_a_reply_that_comes_in_two_parts_counts(kind: str, single: ManualLinks) -> None:
+    know_clocks(single)
+    for cut in range(1, len(_of(kind, single, 1))):
+        exchange = single.ask(single.acquire("b" * 32))
+        reply = _of(kind, single, exchange.number)
+        with nullcontext() if "parsed" in kind else NO_LONG_WAY:
+            single.say(0, reply[:cut], reply[cut:])
+        assert single.masters[0].link is not None, f"cut after {cut} bytes"
+        if kind == "a grant":
+            assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
+        else:
+            assert exchange.tally.rival_won, f"cut after {cut} bytes"
 
 
 @kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"),
