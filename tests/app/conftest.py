@@ -12,9 +12,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
-from asgiref.sync import markcoroutinefunction
+from asgiref.sync import async_to_sync, markcoroutinefunction
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
 from django.urls import clear_url_caches
 from django.utils.deprecation import MiddlewareMixin
 from pytest_django import Settings
@@ -47,6 +48,13 @@ def elsewhere(call: Callable[[], T]) -> T:
 def order(number: str = "A-1") -> Order:
     """Create an order."""
     return Order.objects.create(number=number, total=1)
+
+
+def sender(is_async: bool, method: str = "post", **client: Any) -> Any:
+    """Return a function that sends a request: to an ASGI server if `is_async`, else by WSGI."""
+    if is_async:
+        return async_to_sync(getattr(AsyncClient(**client), method))
+    return getattr(Client(**client), method)
 
 
 def memory_backend() -> MemoryBackend:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.contrib.auth.decorators import login_required
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
@@ -30,7 +30,7 @@ from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
-from tests.app.conftest import MEMORY, Configure, Urls, async_instance, instance, wrapping
+from tests.app.conftest import MEMORY, Configure, Urls, async_instance, instance, sender, wrapping
 from tests.inspecting import is_free
 
 Decorator = Callable[[Any], Any]
@@ -60,9 +60,8 @@ def send(urls: Urls) -> Send:
     def send(view: Any, key: str | None = "k-1", *, in_order: bool = False) -> Any:
         urls(path("<int:pk>/", view, name="pay"))
         assert not in_order or found() == {}
-        is_async = iscoroutinefunction(view)
-        post: Any = async_to_sync(AsyncClient().post) if is_async else Client().post
-        return post("/7/", headers={} if key is None else {"Idempotency-Key": key})
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return sender(iscoroutinefunction(view))("/7/", headers=headers)
 
     return send
 
@@ -289,8 +288,7 @@ def test_an_async_class_is_run_as_one(urls: Urls, is_async: bool, ours: Any) -> 
             return HttpResponse("free" if await sync_to_async(is_free)("order:7") else "locked")
 
     urls(path("<int:pk>/", Decorated.as_view()))
-    post: Any = async_to_sync(AsyncClient().post) if is_async else Client().post
-    answer = post("/7/", headers={"Idempotency-Key": "k-1"})
+    answer = sender(is_async)("/7/", headers={"Idempotency-Key": "k-1"})
     assert answer.content == (b"locked" if ours is locked else b"free")
 
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -37,7 +37,7 @@ from redlock_django.signals import lock_released
 from redlock_django.testing import held_elsewhere, lose_lock
 from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls, order
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls, order, sender
 from tests.inspecting import is_free
 from tests.views.kinds import of_class
 
@@ -176,8 +176,7 @@ def test_the_lock_outlives_the_transaction_of_a_middleware(
 ) -> None:
     settings.MIDDLEWARE = middleware
     urls(path("<int:pk>/", Handler.as_view()))
-    post: Any = async_to_sync(AsyncClient().post) if asgi else Client().post
-    assert post("/7/").status_code == 200
+    assert sender(asgi)("/7/").status_code == 200
     assert happened[-2:] == ["COMMIT", "release"]
     assert "release" not in happened[: happened.index("lock")]
 
@@ -349,10 +348,8 @@ def send(
     def send(view: Any, *, atomic: bool, method: str = "POST") -> Any:
         monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
         urls(path("", view))
-        client = AsyncClient() if iscoroutinefunction(view) else Client()
-        ask: Any = getattr(client, method.lower())
         with held_elsewhere("stock:1"):
-            return (async_to_sync(ask) if iscoroutinefunction(view) else ask)("/")
+            return sender(iscoroutinefunction(view), method.lower())("/")
 
     handler = "redlock_django.contrib.drf.exception_handler"
     settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": handler}

@@ -15,7 +15,7 @@ from asgiref.sync import AsyncToSync, ThreadSensitiveContext, async_to_sync, syn
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.test import AsyncClient, Client, TestCase, override_settings
+from django.test import Client, TestCase, override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -28,7 +28,7 @@ from redlock_django.locking.lock import Lock
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
 from tests.aliases import database_alias
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere, order
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere, order, sender
 from tests.inspecting import is_free
 
 pytestmark = [
@@ -425,8 +425,7 @@ def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
 
     settings.MIDDLEWARE = [f"{__name__}.Transaction", LOCK_MIDDLEWARE][::order]
     urls(path("", view))
-    client: Any = (AsyncClient if asgi else Client)(raise_request_exception=False)
-    answer = (async_to_sync(client.post) if asgi else client.post)("/")
+    answer = sender(asgi, raise_request_exception=False)("/")
     assert Order.objects.count() == 0
     assert answer.status_code == (500 if order == 1 else 503)
     if order == -1:

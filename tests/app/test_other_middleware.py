@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import iscoroutinefunction
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
 from django.core.cache import cache
@@ -15,7 +15,7 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import ResolverMatch, path
 from django.utils.decorators import decorator_from_middleware
 from django.utils.deprecation import MiddlewareMixin
@@ -33,7 +33,7 @@ from redlock_django.contrib.edit_locks import EditLockMixin
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext, Configure, Urls
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext, Configure, Urls, sender
 from tests.contrib.edited.pages import OpenPage
 from tests.views.kinds import KEY, KINDS, body
 
@@ -95,7 +95,7 @@ def test_what_on_locked_returns_is_not_cached(urls: Urls, view: Any) -> None:
 
     kept = HttpResponse("busy", headers={"Cache-Control": "max-age=1"})
     urls(path("own/<int:pk>/", served(HttpResponse("busy"))), path("kept/<int:pk>/", served(kept)))
-    get: Any = async_to_sync(AsyncClient().get) if iscoroutinefunction(view) else Client().get
+    get = sender(iscoroutinefunction(view), "get")
     with held_elsewhere("order:7"):
         assert get("/own/7/")["Cache-Control"] == "no-store"
         assert get("/kept/7/")["Cache-Control"] == "max-age=1"
@@ -142,9 +142,7 @@ def post(plain: None, urls: Urls, settings: Settings) -> Callable[..., Any]:
     def send(view: Any, *middleware: str) -> Any:
         settings.MIDDLEWARE = list(middleware)
         urls(path("<int:pk>/", view))
-        is_async = iscoroutinefunction(view)
-        ask: Any = async_to_sync(AsyncClient().post) if is_async else Client().post
-        return ask("/7/", headers={"Idempotency-Key": "k"})
+        return sender(iscoroutinefunction(view))("/7/", headers={"Idempotency-Key": "k"})
 
     return send
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import iscoroutinefunction
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import URLPattern, path, resolve
 from pytest_django import Settings
 
@@ -26,7 +26,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, wrapping
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, sender, wrapping
 from tests.inspecting import is_free
 from tests.views.kinds import KEY, KINDS, Kind, body
 
@@ -46,9 +46,7 @@ class Site:
         self.guards = ["guard"] * (2 if kind.inside else 1)
 
     def post(self, url: str = "/7/", **options: Any) -> Any:
-        if not self.kind.is_async:
-            return Client(**options).post(url)
-        return async_to_sync(AsyncClient(**options).post)(url)
+        return sender(self.kind.is_async, **options)(url)
 
 
 def cells(
