@@ -232,8 +232,9 @@ class ManualLinks(Links):
             for owed in self.link(master.index).owed:
                 owed.sent -= seconds
 
-    def poll(self, seconds: float) -> None:
-        """Judge lateness after a poll of so many seconds."""
+    def poll(self, seconds: float, *, age: float = 0.0) -> None:
+        """Judge lateness after a poll of so many seconds; first make all that is owed older."""
+        self.age(age)
         self.lateness.running._counted -= seconds
         self.sockets.waited(seconds, seconds, self.time())
 

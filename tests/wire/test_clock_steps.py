@@ -149,8 +149,7 @@ def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
     for index in (1, 2):
         links.reply(index, exchange.number)
         links.trusted(index)
-    links.age(10.0)
-    links.poll(2 * TIMEOUT)
+    links.poll(2 * TIMEOUT, age=10.0)
     assert links.masters[0].late
     links.reply(0, exchange.number, ahead=30.0)
     for index in (1, 2):
@@ -304,8 +303,7 @@ def test_a_late_master_does_not_hold_up_a_decision(links: ManualLinks) -> None:
     links.reply(1, exchange.number)
     links.trusted(1)
     links.ends[0].heard()
-    links.age(10.0)
-    links.poll(2 * TIMEOUT)
+    links.poll(2 * TIMEOUT, age=10.0)
     links.sockets.flush()
     assert links.masters[2].late
     assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]

@@ -178,8 +178,7 @@ def test_by_default_a_link_is_given_up_after_six_timeouts_or_three_seconds(
 def test_replies_that_come_too_late_are_read_in_parts(single: ManualLinks) -> None:
     numbers = [single.ask(single.acquire()).number for _ in range(200)]
     link = single.link(0)
-    single.age(10.0)
-    single.poll(LONGEST * TIMEOUT)
+    single.poll(LONGEST * TIMEOUT, age=10.0)
     now = single.time.wall
     single.say(0, b"".join(resp(packed([number, 1, now, 7])) for number in numbers))
     assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
@@ -189,10 +188,10 @@ def test_replies_that_come_too_late_are_read_in_parts(single: ManualLinks) -> No
     assert not single.masters[0].late
 
 
-def _owes(links: ManualLinks, seconds: float = 10.0) -> Exchange:
-    """Send an acquire to every master, `seconds` ago."""
-    exchange = links.ask(links.acquire())
-    links.age(seconds)
+def _owes(links: ManualLinks, patient: float = 0.0) -> Exchange:
+    """Send an acquire to every master, 10 s ago."""
+    exchange = links.ask(links.acquire(), patient=patient)
+    links.age(10.0)
     return exchange
 
 
@@ -269,8 +268,7 @@ def test_a_reply_is_waited_for_as_long_as_replies_usually_take(
 
 @kills("a waiter asks again without an answer", Round.waits_on, never("now < self.patient"))
 def test_a_patient_round_counts_late_replies(links: ManualLinks) -> None:
-    exchange = links.ask(links.acquire(), patient=60.0)
-    links.age(10.0)
+    exchange = _owes(links, patient=60.0)
     links.poll(2 * TIMEOUT)
     assert all(master.late for master in links.masters)
     links.grant(exchange)
@@ -279,8 +277,7 @@ def test_a_patient_round_counts_late_replies(links: ManualLinks) -> None:
 
 @kills("a patient round never ends", LateWatch.judge, without("self.fail_late(...)"))
 def test_a_patient_round_ends(links: ManualLinks) -> None:
-    exchange = links.ask(links.acquire(), patient=60.0)
-    links.age(10.0)
+    exchange = _owes(links, patient=60.0)
     links.poll(TIMEOUT)
     assert not exchange.decided
     exchange.asked.patient = links.time() + 0.1
@@ -293,8 +290,7 @@ def test_a_patient_round_ends(links: ManualLinks) -> None:
 
 @kills("a waiter waits for a minority", Round.waits_on, always("not self.tally.answered"))
 def test_a_patient_round_does_not_wait_for_a_minority(links: ManualLinks) -> None:
-    exchange = links.ask(links.acquire(), patient=60.0)
-    links.age(10.0)
+    exchange = _owes(links, patient=60.0)
     exchange.cast(0, Vote(Ballot.REFUSED))
     links.reply(1, exchange.number)
     links.poll(TIMEOUT)
@@ -353,8 +349,7 @@ def test_a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time(links: Ma
     links.cut(links.masters[0], "lost")
     links.poll(TIMEOUT / 2)
     exchange = links.grant(links.ask(links.acquire()), 1)
-    links.age(10.0)
-    links.poll(TIMEOUT / 2)
+    links.poll(TIMEOUT / 2, age=10.0)
     assert not exchange.decided
     left = links.lateness.poll_timeout(links.time())
     assert left == pytest.approx(TIMEOUT / 2)
@@ -380,8 +375,7 @@ def test_late_grants_of_decided_rounds_are_only_removed(links: ManualLinks) -> N
 
 @kills("any late grant counts", Replies._count_plain, always("exchange.decided", nth=1))
 def test_a_late_grant_of_a_doubtful_master_has_no_vote(links: ManualLinks) -> None:
-    exchange = links.ask(links.acquire(), patient=60.0)
-    links.age(10.0)
+    exchange = _owes(links, patient=60.0)
     links.poll(2 * TIMEOUT)
     links.masters[0].suspect = "its clock stepped"
     links.reply(0, exchange.number)
@@ -404,8 +398,7 @@ def test_an_expired_reply_that_has_come_is_not_counted_for_the_next(single: Manu
     first, second = _owes(single), single.ask(single.acquire("b" * 32))
     single.poll(TIMEOUT)
     single.reply(0, first.number, Status.NOT_READY)
-    single.age(10.0)
-    single.poll(LONGEST * TIMEOUT)
+    single.poll(LONGEST * TIMEOUT, age=10.0)
     assert second.tally.verdict is Verdict.LOST
 
 
@@ -446,8 +439,7 @@ def test_links_are_kept_longer_while_most_are_late(links: ManualLinks) -> None:
 def test_a_master_that_works_off_a_queue_keeps_its_link(single: ManualLinks) -> None:
     first = single.ask(single.acquire())
     single.ask(single.release())
-    single.age(10.0)
-    single.poll(2 * TIMEOUT)
+    single.poll(2 * TIMEOUT, age=10.0)
     single.poll(MOST_LATE * GIVE_UP - 2 * TIMEOUT - 0.1)
     single.reply(0, first.number)
     single.poll(0.2)

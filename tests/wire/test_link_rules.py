@@ -164,8 +164,7 @@ def test_a_grant_of_a_late_or_doubtful_master_is_released(
 ) -> None:
     exchange = _refused(links)
     if is_late:
-        links.age(10.0)
-        links.poll(LONGEST * TIMEOUT)
+        links.poll(LONGEST * TIMEOUT, age=10.0)
     else:
         links.masters[2].usable = False
     links.reply(2, exchange.number)
