@@ -10,6 +10,7 @@ import ninja
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.checks import run_checks
+from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import include, path
@@ -544,17 +545,21 @@ class LockedDispatch(LockAPIMixin, APIView):
     ],
     ids=["lock above @api_view", "lock on dispatch"],
 )
+@pytest.mark.parametrize("atomic", [False, True])
 def test_a_decorator_outside_of_rest_frameworks_authentication_is_an_error(
-    site: Site, view: Any
+    site: Site, view: Any, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
     site.put(path("orders/", view))
     assert "redlock_django.E012" in {error.id for error in run_checks(tags=["redlock"])}
     site.refuses(r"<user\.pk> is read before", headers={"X-As": "ann"})
 
 
+@pytest.mark.parametrize("atomic", [False, True])
 def test_a_rule_outside_of_rest_frameworks_authentication_is_an_error(
-    site: Site, settings: Settings
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
     site.put(path("orders/", rest_function))
     rule = {"path": "/orders/", "key": "wallet:<user.pk>"}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
