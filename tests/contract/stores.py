@@ -68,12 +68,11 @@ def taken(*resources: str, using: str = "default", ttl: float = 30) -> bool:
 
 
 def granted(using: str = "default", resource: str = "order:1") -> bool:
-    """Return whether the store of an alias is available: it grants a free lock."""
+    """Return whether a lock is granted now: no other client holds it, and its store answers."""
     try:
-        taken(resource, using=using, ttl=1)
+        return not taken(resource, using=using, ttl=1)
     except StoreUnavailable:
         return False
-    return True
 
 
 class Store:
