@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,6 @@ from redlock_django.backends.database.purge import purge
 from redlock_django.management.commands import redlock_purge
 from tests.contract.stores import HOLDER, Database
 from tests.operate.commands import run
-
-if TYPE_CHECKING:
-    pass
 
 PURGE = "redlock_purge"
 DAY = 86_400 * 10**6  # µs

@@ -87,12 +87,6 @@ class Site:
         with pytest.raises(InvalidRedlock, match=match):
             self.post(key, **options)
 
-    def other_client(self, name: str = "bob") -> Client:
-        """Return the client of another user."""
-        client = Client(raise_request_exception=False)
-        client.force_login(User.objects.create_user(name))
-        return client
-
 
 @pytest.fixture
 def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) -> Site:
