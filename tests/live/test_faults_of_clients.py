@@ -134,7 +134,7 @@ async def test_a_renewal_that_never_gets_to_run(
 ) -> None:
     """The holder notices by its own clock, before any master has replied."""
     settings.REDLOCK = patient_site(masters[:3], 0.5, TTL=0.5)
-    held = await way.acquire(lock("order:1", wait=60))
+    held = await way.acquire(lock("order:1", wait=60, renew=True))
     hold_gil(0.6)
     with pytest.raises(LockLost):
         held.ensure_held()
