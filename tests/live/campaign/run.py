@@ -104,6 +104,8 @@ class Campaign:
         self.broken += self.workers.broken
         time.sleep(LINGERS)
         self.broken += self.store.left()
+        if not any(event.what == "granted" for event in self.workers.events):
+            self.broken.append("no lock that the workers share was granted: nothing was checked")
         self.broken += broken_promises(self.workers.events, self.foreign, self.windows)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
+from redlock_django.locking.lock import Lock
 from tests.live.campaign.faults import KINDS, kinds_of
 from tests.live.campaign.history import Event
 from tests.live.campaign.report import (
@@ -21,6 +26,7 @@ from tests.live.campaign.report import (
     table,
 )
 from tests.live.campaign.stores import MariaDB, Masters, PostgreSQL, SqliteFile, ZooKeeper
+from tests.live.campaign.worker import Threads, Worker
 from tests.live.clocks import NoShim, build
 from tests.live.network import namespace_obstacle
 from tests.zookeeper import JAR
@@ -98,6 +104,27 @@ def test_a_history_is_checked_without_the_package(
     )
     assert shown in done.stdout, done.stderr
     assert done.returncode == (0 if "0 of them" in shown else 1)
+
+
+def test_a_worker_reports_an_exception_of_a_release(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+    ending, seen = threading.Event(), list[tuple[Any, ...]]()
+    way = Threads(ending)
+
+    async def release(held: Lock) -> bool:
+        ending.set()
+        raise IndexError("a defect")
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(way, "release", release)
+    worker = Worker("w1", has_deadlines=True)
+    monkeypatch.setattr(worker, "_ending", ending)
+    monkeypatch.setattr(worker, "_report", lambda *said, **more: seen.append((*said, more)))
+    way.run(worker._compete("a", way))
+    thread, what, _, more = seen[-1]
+    assert (thread, what, more) == ("a", "error", {"entry": "IndexError('a defect')"})
 
 
 def test_a_history_without_grants_proves_nothing(tmp_path: Path) -> None:

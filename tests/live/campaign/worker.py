@@ -112,30 +112,42 @@ class Worker:
             await way.pause(rng.uniform(0, 2 * PAUSE))
 
     async def _compete(self, thread: str, way: Threads | Tasks) -> None:
-        from redlock_django import NotAcquired, lock
-
         rng = random.Random()
         while not self._ending.is_set():
             names, limit = _wanted(rng)
-            held = lock(*names, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
-            self._report_each(thread, "acquire", names)
             try:
-                await way.acquire(held)
-            except NotAcquired:
-                self._report_each(thread, "refused", names)
+                await self._take_turn(thread, way, names, limit, rng)
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
                 self._report(thread, "error", names[0], entry=repr(error))
-            else:
-                self._report_lease(thread, "granted", held)
-                left = _hold(rng)
-                while left > 0:
-                    await way.pause(min(left, LOOKS))
-                    left -= LOOKS
-                    self._report_lease(thread, "renewed", held)
-                self._report_each(thread, "release", names)
-                await way.release(held)
-                self._report_each(thread, "released", names)
             await way.pause(rng.uniform(0, 2 * PAUSE))
+
+    async def _take_turn(
+        self,
+        thread: str,
+        way: Threads | Tasks,
+        names: tuple[str, ...],
+        limit: int,
+        rng: random.Random,
+    ) -> None:
+        """Acquire, hold and release; neither a look at the lock nor its release may raise."""
+        from redlock_django import NotAcquired, lock
+
+        held = lock(*names, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
+        self._report_each(thread, "acquire", names)
+        try:
+            await way.acquire(held)
+        except NotAcquired:
+            self._report_each(thread, "refused", names)
+            return
+        self._report_lease(thread, "granted", held)
+        left = _hold(rng)
+        while left > 0:
+            await way.pause(min(left, LOOKS))
+            left -= LOOKS
+            self._report_lease(thread, "renewed", held)
+        self._report_each(thread, "release", names)
+        await way.release(held)
+        self._report_each(thread, "released", names)
 
     # Commands, in the main thread.
 
