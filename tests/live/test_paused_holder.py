@@ -85,7 +85,7 @@ def three(masters: list[LocalMaster], settings: Settings) -> Iterator[list[Local
 @pytest.mark.fault
 @pytest.mark.parametrize(
     "database",
-    ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)],  # see test_waiting.py
+    ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)],
     indirect=True,
 )
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ class Worker:
         """Acquire, hold and release; neither a look at the lock nor its release may raise."""
         from redlock_django import NotAcquired, lock
 
-        held = lock(*names, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
+        wait, renew = rng.choice((0, 0.2, 1.0)), rng.random() < 0.5
+        held = lock(*names, wait=wait, limit=limit, renew=renew)
         self._report_each(thread, "acquire", names)
         try:
             await way.acquire(held)

@@ -191,4 +191,4 @@ KINDS: dict[str, Any] = {
     "stream": stream,
     "async-stream": async_stream,
 }
-"""Every view by the name of its URL, which is also the first part of its path."""
+"""Every view by the first part of its path."""
