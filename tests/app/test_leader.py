@@ -120,12 +120,13 @@ def test_an_alias_that_proceeds_without_a_quorum_has_no_leader_without_one(
         assert term.number > 0
 
 
-def test_a_candidate_that_waits_longer_than_one_attempt(
-    at_third_attempt: Callable[..., None],
+@in_both_ways
+async def test_a_candidate_that_waits_longer_than_one_attempt(
+    way: SyncWay, at_third_attempt: Callable[..., None]
 ) -> None:
     lease = memory_backend().acquire(("scheduler",), 60, 0, "{}")
     at_third_attempt(lambda: memory_backend().release(lease))
-    with leader("scheduler") as term:
+    async with way.block(leader("scheduler")) as term:
         term.ensure_held()
 
 
