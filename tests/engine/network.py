@@ -192,7 +192,7 @@ class Wire:
     def exchange(self, asked: Round, wake: Callable[[], None]) -> Exchange:
         """Return a new exchange for a round, not begun yet."""
         exchange = Exchange(asked, wake)
-        if asked.awaited and isinstance(asked.commands[0], Release):
+        if asked.awaited and any(isinstance(one, Release) for one in asked.commands):
             exchange.wake = partial(self._released, exchange, wake)
         return exchange
 

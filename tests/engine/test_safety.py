@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from redlock_django.backends.memory.master import encoded
+from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.membership import Membership
@@ -302,6 +303,11 @@ DEFECTS = {
     "no undo": Defect("left on", 24),
     "undo only what was granted": Defect("left on", 109),
     "a release ends the minimum hold": Defect("hold it", 20),
+    "a release that is not sent to the first master": Defect(
+        "gets None from its release", 1, changes=(
+            (rounds.release, instead("... is WON", "tally.verdict is WON and commands[0]")),
+        ),
+    ),
     "our own step is the masters'": Defect("still believes", 6, of(STEPPING)),
     "nothing voids a lease": Defect(
         "still believes", 5, of(LEAPING), ((SimulatedStore.voided, returns("False")),)
