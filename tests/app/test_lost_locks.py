@@ -282,6 +282,18 @@ def test_a_lost_lock_that_a_transaction_keeps(lose_locks: Lose, again: str) -> N
 # Views. `tests/views` shows how a LockLost of the view is answered.
 
 
+@WRITES
+def test_a_lock_inside_the_lost_lock_of_a_view_is_refused(lose_to: Lose) -> None:
+    @lock_resource(R)
+    def view(request: HttpRequest) -> HttpResponse:
+        lose_to()
+        by_lock()
+        return HttpResponse("done")
+
+    assert view(RequestFactory().post("/")).status_code == 503
+    assert not Order.objects.exists()
+
+
 @IN_ANY_WAY
 @in_both_ways
 async def test_a_finished_response_stays(way: SyncWay, lose: Lose) -> None:

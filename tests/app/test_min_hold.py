@@ -176,14 +176,15 @@ def test_in_a_transaction_the_lock_can_be_acquired_again_after_min_hold() -> Non
 def test_a_job_that_fails_is_not_run_again_within_min_hold() -> None:
     """That each kind of job is run once: test_hold.py."""
 
-    @hold("nightly", min_hold=5)
-    def nightly() -> None:
+    def fails() -> None:
         raise ZeroDivisionError
 
+    nightly = hold("nightly", min_hold=5)(fails)
     with suppress(ZeroDivisionError):
         nightly()
     with pytest.raises(ResourceLocked):
         nightly()
+    assert hold("nightly", min_hold=5, on_conflict="skip")(fails)() is None
 
 
 # Values.

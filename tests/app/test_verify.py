@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 
-from redlock_django import LockLost, NotHeld, StoreUnavailable, lock, locks
+from redlock_django import LockLost, NotHeld, StoreUnavailable, lock, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
+from testproject.shop.models import Order
 from tests import inspecting
 from tests.app.conftest import (
     Configure,
     memory_backend,
+    order,
     stop_clocks,
     without_quorum,
 )
@@ -101,3 +106,22 @@ def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(memory: Configur
     with without_quorum(), lock("r1") as held:
         held.verify()
         held.guard()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("asks", "status", "orders"), [(True, 503, 0), (False, 200, 1)])
+def test_a_view_is_rolled_back_for_a_forced_release_only_if_it_asks(
+    monkeypatch: pytest.MonkeyPatch, asks: bool, status: int, orders: int
+) -> None:
+    @lock_resource("r1")
+    def view(request: HttpRequest) -> HttpResponse:
+        order()
+        free("r1")
+        if asks:
+            with lock("r1", reentrant=True) as held:
+                held.verify()
+        return HttpResponse("paid")
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    assert view(RequestFactory().post("/")).status_code == status
+    assert Order.objects.count() == orders
