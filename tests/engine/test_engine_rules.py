@@ -436,8 +436,8 @@ def test_a_client_that_does_not_know_the_masters_marks_none(master: Masters) -> 
        lua("now, index, left, stored", "now, 1, left, stored"))  # fmt: skip
 def test_a_refusal_names_the_resource_at_fault(master: Masters) -> None:
     assert master.say(master.ask(A, "s"))[0] == Status.GRANTED
-    status, _, index, *_ = master.say(master.ask(B, "r", "s"))
-    assert (status, index) == (Status.REFUSED, 2)
+    status, _, index, *_, holder = master.say(master.ask(B, "r", "s"))
+    assert (status, index, holder) == (Status.REFUSED, 2, A.encode())
 
 
 @kills("a release without a clock ends no turn", "release",

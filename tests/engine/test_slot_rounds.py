@@ -340,6 +340,8 @@ def test_a_slot_without_expiry_does_not_say_when_it_is_free(master: Masters) -> 
     master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign")
     master.memories[0].keyspace.set(master.deployment.lock("r[1]"), b"foreign")
     assert master.say(master.ask("b" * 32, limit=2))[3] == -1
+    master.memories[0].keyspace.set(master.deployment.lock("r"), b"foreign", 5_000)
+    assert master.say(master.ask("b" * 32, limit=2))[3] == 5_000, "the other slot says it"
 
 
 # The queue.

@@ -103,6 +103,12 @@ def test_a_master_that_hangs_is_waited_for_once(five: ManualLinks) -> None:
     assert wait(five) <= 0
 
 
+def test_a_master_that_has_a_link_is_not_waited_for(five: ManualLinks) -> None:
+    connect(five, 1)
+    five.join(0)
+    assert wait(five) == 0
+
+
 def test_a_quorum_that_is_lost_again_is_waited_for(five: ManualLinks) -> None:
     connect(five, 1)
     assert wait(five) > 0
