@@ -208,7 +208,7 @@ class LateWatch:
         """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
         timeout = self.master_timeout
         if master.late:
-            return min(self._kept_for(link, now), timeout)
+            return self._kept_for(link, now)
         if not link.expired:  # as nearly always; then the oldest reply is the next to expire
             age = self._age(link.owed[0], now)
             return (timeout if age < timeout else self.patience()) - age
