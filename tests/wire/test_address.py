@@ -212,6 +212,7 @@ def test_no_error_shows_a_password(shape: str) -> None:
 
 @pytest.mark.attack
 @given(st.text(st.characters(codec="utf-8"), max_size=8), st.sampled_from(BREAKING))
+@pytest.mark.slow
 def test_no_error_shows_a_random_password(noise: str, shape: str) -> None:
     secret = f"{CANARY}{noise}{CANARY}"
     shown = refused(shape.format(secret)) or Address.from_url(shape.format(secret))
