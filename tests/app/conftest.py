@@ -34,9 +34,9 @@ FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 
 T = TypeVar("T")
 Urls = Callable[..., None]
-"""What the fixture `urls` returns."""
+"""The value of the fixture `urls`."""
 Configure = Callable[..., MemoryBackend]
-"""What the fixture `memory` returns."""
+"""The value of the fixture `memory`."""
 
 
 def elsewhere(call: Callable[[], T]) -> T:

@@ -124,7 +124,7 @@ METHODS: dict[str, Callable[[Lock], Any]] = {
         caller.held_leases(locks["default"].backend, R) == [held._require_lease()]
     ),
 }
-"""What is called; False is a failure."""
+"""Calls with a held lock. A call that returns False has failed."""
 
 
 def method(call: Callable[[Lock], Any]) -> Callable[[Meanwhile, bool], None]:

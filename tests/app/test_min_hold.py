@@ -174,7 +174,7 @@ def test_in_a_transaction_the_lock_can_be_acquired_again_after_min_hold() -> Non
 
 
 def test_a_job_that_fails_is_not_run_again_within_min_hold() -> None:
-    """That each kind of job is run once: test_hold.py."""
+    """test_hold.py shows that each kind of job is run once."""
 
     def fails() -> None:
         raise ZeroDivisionError

@@ -146,7 +146,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         )
     ),
 ]
-"""What is written, and the words of the error at its line."""
+"""Calls that raise InvalidRedlock, and words of the error."""
 
 
 @pytest.mark.parametrize(("write", "words"), WRONG, ids=[words for _, words in WRONG])

@@ -121,7 +121,7 @@ class Site:
         return OpenPage(self.bob, self.change())
 
     def bob_saves(self, title: str = "Bob's") -> None:
-        """Let Bob open the article and save it."""
+        """Open the article and save it as Bob."""
         assert self.his().send(title=title).status_code == 302
 
 

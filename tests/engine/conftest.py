@@ -1,4 +1,4 @@
-"""What most tests of rounds begin with: masters that a test drives step by step."""
+"""Fixtures of most tests of rounds: masters that a test drives step by step."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a client has asked a master: a command, or a handshake without `owed`.
+    """A command, or a handshake (without `owed`), that a client has sent to a master.
 
     `off` is how far the client's clock was off when it asked, `answered` how far the master's was
     when it answered, None if the answer does not show its clock. `is_undecided` is set while the

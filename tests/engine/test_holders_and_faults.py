@@ -1,4 +1,4 @@
-"""What inspection shows: the holder of a resource, merged from N masters, and faults of servers."""
+"""Inspection: the holder of a resource, merged from N masters, and the faults of servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns a key and gets a replay: never a caller whom the view itself would have refused."""
+"""Owners of keys: a caller that the view itself would have refused gets no replay."""
 
 from __future__ import annotations
 

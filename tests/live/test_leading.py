@@ -29,7 +29,7 @@ PROGRAM = Path(__file__).with_name("noted_program.py")
 
 
 class Start(NamedTuple):
-    """That a program has started: its process, the moment, and the number of its supervisor."""
+    """The start of a program: its process, the moment, and the number of its supervisor."""
 
     pid: int
     at: float

@@ -44,7 +44,7 @@ BACKENDS = "redlock_django.backends"
 
 
 class Store:
-    """Where the workers of a campaign keep their locks."""
+    """The store of the locks that the workers of a campaign use."""
 
     @property
     def settings(self) -> dict[str, Any]:

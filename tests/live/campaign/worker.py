@@ -39,14 +39,14 @@ LOOKS = 0.1  # seconds between two looks at a lock that is held
 
 
 class Tasks(AsyncWay):
-    """How a task uses locks."""
+    """The calls with which a task uses locks."""
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class Threads(SyncWay):
-    """How a thread uses locks: it sleeps only until the worker ends."""
+    """The calls with which a thread uses locks. It sleeps only until the worker ends."""
 
     def __init__(self, ending: threading.Event) -> None:
         self._ending = ending
