@@ -22,14 +22,17 @@ class SpinError(Exception):
 class Run:
     """A search of all states of a model, with these macros: `NAME` or `NAME=number`.
 
-    With `without`, the macros remove that rule, and an assertion must fail. The search is then
-    breadth first, so that its trail is the shortest. With `live`, the claim of the model is checked
-    too: what must happen at some time if every process that can go on does so at some time.
+    With `without`, the macros remove that rule, and an assertion must fail: the last line of its
+    story is `finds`. That search is breadth first, so that its trail is the shortest. Any other
+    visits `states` of them. With `live`, the claim of the model is checked too: what must happen at
+    some time if every process that can go on does so at some time.
     """
 
     name: str
     macros: str
     without: str = ""
+    finds: str = ""
+    states: int = 0
     model: str = "lock.pml"
     daily: bool = False
     live: bool = False
