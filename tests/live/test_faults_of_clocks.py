@@ -132,26 +132,26 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
 def test_a_lock_from_before_the_clocks_went_back_is_shortened(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, a dead holder's lock of one second would block the resource for a minute."""
+    """Otherwise, a dead holder's lock of 20 seconds would block the resource for over a minute."""
     if not guarded:
         mutate_script(monkeypatch, "acquire", lua("lasts > MAX_TTL and", "false and"))
-    backend = make_backend(urls(clocked), max_ttl=1.0)
+    backend = make_backend(urls(clocked), max_ttl=20.0)
     with open_variant(name, backend) as dead:
         dead.start()
         dead.wait_usable(3)
-        dead.acquire("order:1", ttl=1.0)
+        dead.acquire("order:1", ttl=20.0)
         dead.settle()
         for each in clocked:
             each.set(-MINUTE)
             trust(each.master, backend.deployment)
-    with open_variant(name, make_backend(urls(clocked), max_ttl=1.0)) as variant:
+    with open_variant(name, make_backend(urls(clocked), max_ttl=20.0)) as variant:
         until(lambda: usable_again(variant), "the client has a link to each master")
         with pytest.raises(ResourceLocked):
             variant.acquire("order:1")
         variant.settle()
         for each in clocked:
             with each.master.client() as client:
-                assert (client.pttl("redlock:lock:order:1") <= 1_000) is guarded
+                assert (client.pttl("redlock:lock:order:1") <= 20_000) is guarded
                 client.delete("redlock:lock:order:1")
         # The resource still has to wait until the clocks have passed its old fence.
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
@@ -212,10 +212,7 @@ def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Cloc
         )
         if asked:
             assert variant.release(variant.acquire("order:2")) is True
-            stepped = variant.links.masters[1]
-            until(
-                lambda: "clock stepped: trusted in" in variant.fault(stepped), "the step is noticed"
-            )
+            until(lambda: variant.doubt(1) == "its clock stepped", "the step is noticed")
         clocked[1].set(0)
         state, lease = variant.extend(lease)
         assert state is LeaseState.RENEWED, "the other two masters have not extended it"

@@ -195,6 +195,14 @@ class Variant(ABC):
         """Return why a master's vote is not counted now; "" if it is."""
         return self.inside(lambda: master.fault(self.backend.clock()))
 
+    def doubt(self, index: int) -> str:
+        """Return why a master may have forgotten locks when it was marked last; "" if it had not.
+
+        Unlike `fault`, it stays when the master is trusted again.
+        """
+        trust = self.links.masters[index].trust
+        return trust.doubt if trust is not None else ""
+
     def settle(self) -> None:
         """Wait until no master owes a reply."""
         until(lambda: not self.inside(self._owing), "no master owes a reply")
@@ -295,6 +303,7 @@ def trusted(
     name: str, masters: Sequence[LocalMaster], *, urls: Sequence[str] = (), **settings: Any
 ) -> Iterator[Variant]:
     """Yield a variant over masters that an operator has declared trusted, all of them usable."""
+    settings.setdefault("master_timeout", PATIENT["master_timeout"])
     backend = make_backend(urls or [master.url for master in masters], **settings)
     for master in masters:
         trust(master, backend.deployment)
@@ -310,6 +319,7 @@ def sharing(
     name: str, masters: Sequence[LocalMaster], *seen: Sequence[str], **settings: Any
 ) -> Iterator[list[Variant]]:
     """Yield a variant for each list of addresses at which clients see the same trusted masters."""
+    settings.setdefault("master_timeout", PATIENT["master_timeout"])
     backends = [make_backend(urls, members="shared", **settings) for urls in seen]
     for master in masters:
         trust(master, backends[0].deployment)
