@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from redis import Redis
 
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.validity import LeaseState
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
 from tests.waiting import until
 from tests.wire.variants import Variant
@@ -57,8 +57,8 @@ class Traffic:
     def __init__(self, variants: Sequence[Variant], workers: int, resources: int) -> None:
         self.wins = 0
         self.trouble: list[str] = []
-        self._inside: dict[str, str] = {}
-        self._fences: dict[str, int] = {}
+        self._inside: dict[str, tuple[str, float]] = {}
+        self._fences: dict[str, tuple[str, int]] = {}
         self._guard = threading.Lock()
         self._stop = threading.Event()
         self._threads = [
@@ -88,7 +88,22 @@ class Traffic:
             f"{more} more locks acquired while {when}",
             seconds=seconds,
         )
-        assert self.trouble == [], when
+        assert self.trouble == [], f"while {when}: {self.trouble}"
+
+    def _hold(self, resource: str, who: str, lease: RedlockLease) -> None:
+        """Note a holder, and check that no other one holds the lock or has got it later."""
+        with self._guard:
+            now, fence = clock(), lease.fences[0]
+            if now >= lease.until:
+                return  # this thread was stopped for longer than its lease: another one may hold it
+            other, until = self._inside.get(resource, (who, 0.0))
+            if other != who and now < until:
+                self.trouble.append(f"{who} and {other} both hold {resource}")
+            token, highest = self._fences.get(resource, ("", 0))
+            if fence < highest or (fence == highest and token != lease.token):
+                self.trouble.append(f"the fence of {who} for {resource} did not grow")
+            self._fences[resource] = lease.token, fence
+            self._inside[resource] = who, lease.until
 
     def _work(self, variant: Variant, who: str, resources: int) -> None:
         turn = 0
@@ -102,20 +117,15 @@ class Traffic:
             except BaseException as error:
                 self.trouble.append(f"{who}: {error!r}")
                 raise
-            with self._guard:
-                other = self._inside.get(resource)
-                if other is not None and clock() < lease.until:
-                    self.trouble.append(f"{who} and {other} both hold {resource}")
-                if lease.fences[0] <= self._fences.get(resource, 0):
-                    self.trouble.append(f"the fence of {who} for {resource} did not grow")
-                self._fences[resource] = lease.fences[0]
-                self._inside[resource] = who
+            self._hold(resource, who, lease)
             if turn % 3 == 0:
                 state, lease = variant.extend(lease, ttl=1.0)
                 if state is LeaseState.LOST and clock() < lease.until:
                     self.trouble.append(f"{who} lost {resource}")
+                elif state is LeaseState.RENEWED:
+                    self._hold(resource, who, lease)
             with self._guard:
-                if self._inside.get(resource) == who:
+                if self._inside.get(resource, ("", 0.0))[0] == who:
                     del self._inside[resource]
                 self.wins += 1
             variant.release(lease)
