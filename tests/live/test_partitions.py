@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.wire.variants import Variant, make_backend, open_variant, threads_by_
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 NAMESPACES = Path("/run/netns")
+TTL = 60.0
+"""No lock ends while its test runs."""
 
 ways = pytest.mark.parametrize(
     ("cut", "heal"), [(Host.cut, Host.join), (Host.mute, Host.unmute)], ids=["cut", "mute"]
@@ -70,11 +73,19 @@ def test_no_namespace_is_left_by_sigterm() -> None:
 @contextmanager
 def linked(name: str, machines: list[Host]) -> Iterator[Variant]:
     """Connect a client to all masters."""
-    backend = make_backend([machine.url for machine in machines], max_ttl=4.0, master_timeout=0.5)
+    backend = make_backend([machine.url for machine in machines], max_ttl=TTL, master_timeout=0.5)
     with open_variant(name, backend) as variant:
         variant.start()
         variant.wait_usable(5)
         yield variant
+
+
+def seconds_of(cut: Way, heal: Way, machine: Host) -> float:
+    """Return how long it takes here to cut a master off and to heal that."""
+    began = time.monotonic()
+    cut(machine)
+    heal(machine)
+    return time.monotonic() - began
 
 
 def holders(machines: list[Host], resource: str) -> int:
@@ -99,21 +110,21 @@ def nothing_left(variant: Variant, machines: list[Host]) -> None:
 @ways
 def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
     with linked(name, machines) as variant:
-        held = variant.acquire("order:1", ttl=2.0)
+        held = variant.acquire("order:1", ttl=TTL)
         for machine in machines[:2]:
             cut(machine)
         try:
-            state, held = variant.extend(held, 2.0)
+            state, held = variant.extend(held, TTL)
             assert state is LeaseState.RENEWED
-            other = variant.acquire("order:2", ttl=2.0)
+            other = variant.acquire("order:2", ttl=TTL)
             with pytest.raises(ResourceLocked):
-                variant.acquire("order:1", ttl=2.0)
+                variant.acquire("order:1", ttl=TTL)
             assert variant.release(other) is True
             assert variant.release(held) is True
         finally:
             for machine in machines[:2]:
                 heal(machine)
-        again = variant.acquire("order:1", ttl=2.0, wait=60.0)
+        again = variant.acquire("order:1", ttl=TTL, wait=60.0)
         assert again.fences[0] > held.fences[0]
         variant.release(again)
         nothing_left(variant, machines)
@@ -123,22 +134,24 @@ def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
 @threads_by_day
 @ways
 def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
+    # A lease that is waited for; the masters must be cut off while it lasts.
+    ttl = 2.0 + 10 * seconds_of(cut, heal, machines[0])
     with linked(name, machines) as variant, linked(name, machines) as rival:
-        held = variant.acquire("order:1", ttl=2.0)
+        held = variant.acquire("order:1", ttl=ttl)
         until(lambda: holders(machines, "order:1") == 5, what="all masters have the lock")
         for machine in machines[:3]:
             cut(machine)
         try:
             # The holder does not learn whether it was extended, and no client acquires anything.
-            state, held = variant.extend(held, 2.0)
+            state, held = variant.extend(held, ttl)
             assert state is LeaseState.UNKNOWN
             for client in (variant, rival):
                 with pytest.raises(QuorumUnreachable):
-                    client.acquire("order:2", ttl=2.0)
+                    client.acquire("order:2", ttl=ttl)
         finally:
             for machine in machines[:3]:
                 heal(machine)
-        taken = rival.acquire("order:1", ttl=2.0, wait=60.0)
+        taken = rival.acquire("order:1", ttl=ttl, wait=60.0)
         # It had to wait until the lease had ended: its holder cannot have released it.
         assert rival.backend.clock() >= held.until
         assert taken.fences[0] > held.fences[0]
