@@ -196,10 +196,7 @@ class Variant(ABC):
         return self.inside(lambda: master.fault(self.backend.clock()))
 
     def doubt(self, index: int) -> str:
-        """Return why a master may have forgotten locks when it was marked last; "" if it had not.
-
-        Unlike `fault`, it stays when the master is trusted again.
-        """
+        """Return why a master is or was not trusted; it stays when the master is trusted again."""
         trust = self.links.masters[index].trust
         return trust.doubt if trust is not None else ""
 
