@@ -66,7 +66,7 @@ KEY = f"redlock:lock:{R}"
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = patient_site(masters, 2.0, TTL=5)
+    settings.REDLOCK = patient_site(masters, 2.0, TTL=30)
     linked()
 
 
@@ -250,7 +250,7 @@ def test_a_lock_is_renewed_after_the_end_of_its_loop(masters: list[LocalMaster])
     """A stream that an async view returns to a WSGI server keeps its lock so."""
 
     async def take() -> Lock:
-        return await lock(R, renew=True).aacquire()
+        return await lock(R, ttl=5, renew=True).aacquire()
 
     def ends() -> list[float]:
         return [looking_at(master).pexpiretime(KEY) for master in masters]
@@ -392,7 +392,7 @@ def test_locks_leave_no_owed_reply_or_waiting_thread() -> None:
 
 def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaster]) -> None:
     """Garbage may be collected while this thread sends commands for other threads."""
-    held = lock(R, ttl=5).acquire()
+    held = lock(R).acquire()
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     with backend.thread_driver().combiner.mutex:

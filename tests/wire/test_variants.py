@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.parametrize("name", VARIANTS)]
 
 PREFIX = "redlock:lock:"
+TTL = 60.0
+"""No lock ends while a scenario runs, however slow the machine is."""
 
 
 class Scenario:
@@ -51,7 +53,7 @@ class Scenario:
             case who, "takes", names:
                 return self._acquire(who, *names.split("+"))
             case who, "extends":
-                state, self.leases[who] = self.variant.extend(self.leases[who])
+                state, self.leases[who] = self.variant.extend(self.leases[who], TTL)
                 self.variant.settle()  # the outcome includes votes after the verdict
                 return f"{state.value} {reasons(self.leases[who].tally)}".strip()
             case who, "releases":
@@ -61,7 +63,7 @@ class Scenario:
 
     def _acquire(self, who: str, *names: str) -> str:
         try:
-            self.leases[who] = self.variant.acquire(*names)
+            self.leases[who] = self.variant.acquire(*names, ttl=TTL)
         except NotAcquired as error:
             said = kinds(error.tally, whole=isinstance(error, QuorumUnreachable))
             return f"{type(error).__name__} {said}"
@@ -108,7 +110,7 @@ def locks_on(masters: Sequence[LocalMaster]) -> str:
 @contextmanager
 def scenario_over(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Scenario]:
     """Yield a scenario over these masters, all joined."""
-    with joined(name, masters, **settings) as variant:
+    with joined(name, masters, max_ttl=TTL, **settings) as variant:
         yield Scenario(variant, masters)
 
 
