@@ -131,32 +131,32 @@ def _interrupt_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interrupted_hand_on_leaves_the_lock_with_its_own_ttl(
     store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = caller.acquire(NAME, ttl=10)
+    lease = caller.acquire(NAME, ttl=30)
     with monkeypatch.context() as interrupting:
         _interrupt_swaps(interrupting)
         with pytest.raises(Interrupted):
             give(caller, lease, 60)
-    until(lambda: caller.extend(lease, 10)[0] is LeaseState.RENEWED, "it is as it was")
-    store.pass_time(11)
+    until(lambda: caller.extend(lease, 30)[0] is LeaseState.RENEWED, "it is as it was")
+    store.pass_time(31)
     caller.release(caller.acquire(NAME, wait=10))
 
 
 def test_an_interrupted_taker_leaves_the_lock_with_the_time_of_its_ticket(
     store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed = give(caller, caller.acquire(NAME, ttl=10), 10)
+    handed = give(caller, caller.acquire(NAME, ttl=30), 30)
     with monkeypatch.context() as interrupting:
         _interrupt_swaps(interrupting)
         for _ in range(2):  # the ticket was not used
             with pytest.raises(Interrupted):
                 caller.resume(handed, ttl=60)
             until(lambda: "handed_on" in look(store.backend, [NAME]).locks[0].holder, "restored")
-    store.pass_time(11)
+    store.pass_time(31)
     caller.release(caller.acquire(NAME, wait=10))
 
 
 def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> None:
-    lock(NAME, ttl=20).acquire().transfer(ttl=1)
+    lock(NAME, ttl=60).acquire().transfer(ttl=1)
     store.pass_time(15)
     with pytest.raises(ResourceLocked):
         caller.acquire(NAME)
@@ -172,20 +172,20 @@ def test_a_hand_on_does_not_prolong_a_minimum_hold(caller: SyncCaller) -> None:
 def test_the_wall_clock_of_a_taker_does_not_matter(
     store: Store, monkeypatch: pytest.MonkeyPatch, off: int
 ) -> None:
-    ticket = lock(NAME, ttl=30, min_hold=8).acquire().transfer(ttl=20)
-    late = lock("late").acquire().transfer(ttl=11)
+    ticket = lock(NAME, ttl=60, min_hold=35).acquire().transfer(ttl=50)
+    late = lock("late").acquire().transfer(ttl=45)
     monkeypatch.setattr(handing, "wall_ns", lambda: wall_ns() + off * 10**9, raising=False)
-    store.pass_time(4)
+    store.pass_time(15)
     lock("other").acquire().release()  # from which a client of ZooKeeper learns the time
     resume_lock(ticket, ttl=2).acquire().release()
     with pytest.raises(ResourceLocked):
         lock(NAME).acquire()
-    store.pass_time(5)
+    store.pass_time(20)
     other = lock(NAME, wait=20).acquire()
     with pytest.raises(TicketUsed):
         resume_lock(ticket).acquire()
     assert other.release()
-    store.pass_time(4)
+    store.pass_time(10)
     with pytest.raises(LockLost):
         resume_lock(late).acquire()
 
