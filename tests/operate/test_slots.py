@@ -19,6 +19,7 @@ from redlock_django.locking.lock import Lock
 from redlock_django.operate.inspection import held_locks, who_holds
 from redlock_django.signals import lock_force_released
 from redlock_django.wire.clock import clock
+from tests.app.conftest import stop_clocks
 from tests.operate import conftest as admin
 from tests.operate.commands import Ran, add_waiters, memory, run
 from tests.waiting import until
@@ -52,6 +53,7 @@ def slots(**options: Any) -> list[int | None]:
 
 
 def test_a_slot_is_listed_with_its_name_its_number_and_how_many_are_held() -> None:
+    stop_clocks()
     held = holders(2)
     lock("order:1", ttl=1).acquire().disown()
     heads, *others = run("list_locks").out.splitlines()
