@@ -57,7 +57,7 @@ class LockArguments:
     """The arguments of `lock()`, which describes them, checked.
 
     Raises BadName for a name that is not valid, BadResource for too many resources, ValueError for
-    a bad duration, InvalidRedlock for wrong settings.
+    a bad duration, InvalidRedlock for wrong settings and for a limit of several names.
     """
 
     limit = 1
@@ -121,10 +121,9 @@ class LockArguments:
 
     def _check_limit(self, backend: BaseBackend) -> None:
         if len(self.resources) > 1:
-            raise BadResource(
+            raise InvalidRedlock(
                 f"limit={self.limit} needs one name, got {len(self.resources)}: acquire each in a "
-                "lock() of its own",
-                resource=self.names,
+                "lock() of its own"
             )
         if (size := len(self.resources[0].encode())) > MAX_BYTES - SUFFIX:
             raise BadName(

@@ -959,7 +959,7 @@ REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         ((R,), {"limit": limit}, ValueError, "limit must be a whole number from 1 to 1,000, got")
         for limit in (0, -1, True, 2.0, "3", 1001)
     ),
-    (("a", "b"), {"limit": 3}, BadResource, "limit=3 needs one name, got 2"),
+    (("a", "b"), {"limit": 3}, InvalidRedlock, "limit=3 needs one name, got 2"),
     (("x" * 508,), {"limit": 3}, BadName, "at most 507 are allowed with a limit"),
     *(((name,), {}, BadResource, "resource") for name in BAD_NAMES),  # more: test_names.py
     *((("order:1", name), {}, BadResource, "resource") for name in BAD_NAMES),
