@@ -28,14 +28,9 @@ TTL = 5.0
 IN_TRANSIT = '{"host":"web1","handed_on":1}'
 
 
-@pytest.fixture(autouse=True)
-def _hands_on(store: Store) -> None:
-    if not store.backend.hands_on:
-        pytest.skip("the store hands nothing on")
-
-
 def give(caller: SyncCaller, lease: Lease, ttl: float = 30) -> Lease:
     """Hand a lease on; return what a ticket has of it."""
+    assert caller.backend.hands_on
     handed = caller.hand_on(lease, ttl, IN_TRANSIT)
     now = caller.backend.clock()
     assert handed.until - lease.started <= 2 * ttl
@@ -213,8 +208,6 @@ def test_of_several_takers_at_once_one_holds(caller: SyncCaller) -> None:
 
 
 def test_a_slot_is_handed_on_with_its_number(caller: SyncCaller) -> None:
-    if not caller.backend.has_permits:
-        pytest.skip("the store has no permits")
     first, second = (caller.acquire(NAME, limit=2) for _ in range(2))
     taken = caller.resume(give(caller, second))
     assert (taken.slot, taken.limit, taken.names) == (second.slot, 2, (NAME,))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine.validity import LeaseState
-from redlock_django.exceptions import ResourceLocked
+from redlock_django.exceptions import LimitReached, ResourceLocked
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
 from tests.inspecting import held
 from tests.waiting import until
@@ -24,14 +24,26 @@ TTL = 20.0
 """Seconds of a lock that a test lets expire; on a busy machine it does not expire by itself."""
 
 
-def acquired(caller: SyncCaller, *resources: str) -> bool:
+slots = pytest.mark.parametrize("limit", [1, 2], ids=["a lock", "slots"])
+"""What holds for a name with one holder and for one with slots."""
+
+
+def acquired(caller: SyncCaller, *resources: str, limit: int = 1) -> bool:
     """Return whether a lock can be acquired now; it is released again."""
+    refusal = LimitReached if limit > 1 else ResourceLocked
     try:
-        lease = caller.acquire(*resources)
-    except ResourceLocked:
+        lease = caller.acquire(*resources, limit=limit)
+    except refusal:
         return False
     caller.release(lease)
     return True
+
+
+def hold_all(caller: SyncCaller, limit: int, ttl: float = 30) -> list[Lease]:
+    """Acquire every slot of "order:1"; return the leases in the order of their slots."""
+    assert caller.backend.has_permits
+    leases = [caller.acquire("order:1", ttl=ttl, limit=limit) for _ in range(limit)]
+    return sorted(leases, key=lambda lease: lease.slot)
 
 
 # Exclusion.
@@ -182,14 +194,17 @@ def test_a_release_frees_at_once(caller: SyncCaller) -> None:
     assert acquired(caller, "order:1")
 
 
-def test_a_release_in_the_minimum_hold_leaves_the_lock(store: Store, caller: SyncCaller) -> None:
+@slots
+def test_a_release_in_the_minimum_hold_leaves_the_lock(
+    store: Store, caller: SyncCaller, limit: int
+) -> None:
     assert store.backend.keeps_min_hold
-    lease = caller.acquire("order:1", ttl=30)
+    lease = hold_all(caller, limit)[0]
     lease = replace(lease, earliest_end=lease.started + TTL)
     assert caller.release(lease) is True
-    assert not acquired(caller, "order:1")
+    assert not acquired(caller, "order:1", limit=limit)
     store.pass_time(TTL)
-    until(lambda: acquired(caller, "order:1"), what="the minimum hold is over")
+    until(lambda: acquired(caller, "order:1", limit=limit), what="the minimum hold is over")
 
 
 def test_a_second_release_frees_nothing(caller: SyncCaller) -> None:
@@ -264,38 +279,43 @@ def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCall
 
 
 @pytest.mark.slow
-def test_a_waiter_gets_the_lock_after_its_expiry(store: Store, caller: SyncCaller) -> None:
-    caller.acquire("order:1", ttl=TTL)
-    waiter = caller.start("order:1", wait=3 * TTL)  # the time passes for the waiter, too
+@slots
+def test_a_waiter_gets_the_lock_after_its_expiry(
+    store: Store, caller: SyncCaller, limit: int
+) -> None:
+    hold_all(caller, limit, ttl=TTL)
+    # The time passes for the waiter, too.
+    waiter = caller.start("order:1", wait=3 * TTL, limit=limit)
     wait_for_waiters(store, 1)
     store.pass_time(TTL)
-    assert waiter.lease().resources == ("order:1",)
+    assert waiter.lease().names == ("order:1",)
+    assert waiter.lease().slot in range(limit)
 
 
 def test_a_free_resource_is_granted_without_waiting(caller: SyncCaller) -> None:
     assert caller.acquire("order:1", wait=20).waited == 0.0
 
 
+@slots
 def test_waiters_are_served_in_their_order(
-    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     store.keep_turns(monkeypatch)
     served = []
 
     def serve(number: int) -> Lease:
-        lease = caller.acquire("order:1", wait=20)
+        lease = caller.acquire("order:1", wait=20, limit=limit)
         served.append(number)
         caller.release(lease)
         return lease
 
-    holder = caller.acquire("order:1")
+    *_, last = hold_all(caller, limit)
     waiters = []
     for number in range(3):
         waiters.append(Started(partial(serve, number)))
         wait_for_waiters(store, number + 1)
-    caller.release(holder)
-    for waiter in waiters:
-        waiter.lease()
+    caller.release(last)
+    assert [waiter.lease().slot for waiter in waiters] == [last.slot] * 3
     assert served == [0, 1, 2]
 
 
@@ -321,18 +341,19 @@ def test_several_resources_are_waited_for(caller: SyncCaller) -> None:
 # Cancellation, loops, forks.
 
 
-def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller) -> None:
+@slots
+def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller, limit: int) -> None:
     if not isinstance(caller, AsyncCaller):
         pytest.skip("only tasks are cancelled")
-    lease = caller.acquire("order:1")
-    waiting = caller.submit(store.backend.aacquire(("order:1",), 30, 20, HOLDER))
+    lease = hold_all(caller, limit)[0]
+    waiting = caller.submit(store.backend.aacquire(("order:1",), 30, 20, HOLDER, limit))
     wait_for_waiters(store, 1)
     waiting.cancel()
     with pytest.raises(CancelledError):
         waiting.result(timeout=60)
     wait_for_waiters(store, 0)
     assert caller.release(lease), "its place was gone before the lock ended, and the queue with it"
-    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+    until(lambda: acquired(caller, "order:1", limit=limit), what="the lock is free")
 
 
 def test_a_second_loop_has_connections_of_its_own(store: Store, caller: SyncCaller) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import CancelledError
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +12,8 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.operate.inspection import who_holds
 from tests import inspecting
-from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
-from tests.contract.test_leases import TTL, wait_for_waiters
+from tests.contract.stores import HOLDER, Started, Store, SyncCaller
+from tests.contract.test_leases import acquired, hold_all, wait_for_waiters
 from tests.inspecting import free, look
 from tests.waiting import until
 
@@ -24,27 +21,6 @@ if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
 
 NAME = "order:1"
-
-
-@pytest.fixture(autouse=True)
-def _with_permits(store: Store) -> None:
-    if not store.backend.has_permits:
-        pytest.skip("the store has no permits")
-
-
-def hold_all(caller: SyncCaller, limit: int) -> list[Lease]:
-    """Acquire every slot of the name; return the leases in the order of their slots."""
-    leases = [caller.acquire(NAME, limit=limit) for _ in range(limit)]
-    return sorted(leases, key=lambda lease: lease.slot)
-
-
-def is_full(caller: SyncCaller, limit: int) -> bool:
-    """Return whether a client that does not wait is refused; a slot that it gets is released."""
-    try:
-        caller.release(caller.acquire(NAME, limit=limit))
-    except LimitReached:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("limit", [2, 3])
@@ -60,7 +36,7 @@ def test_as_many_clients_as_the_limit_hold_a_name(caller: SyncCaller, limit: int
         again = caller.acquire(NAME, limit=limit)
         assert again.slot == lease.slot
         assert again.fences[0] > lease.fences[0]
-        assert is_full(caller, limit)
+        assert not acquired(caller, NAME, limit=limit)
 
 
 def test_a_refusal_says_when_the_first_slot_is_free(caller: SyncCaller) -> None:
@@ -107,45 +83,6 @@ def test_clients_that_do_not_wait_find_all_free_slots(caller: SyncCaller) -> Non
             caller.release(lease)
 
 
-def test_waiters_get_slots_in_their_order(
-    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.keep_turns(monkeypatch)
-    served: list[int] = []
-
-    def serve(number: int) -> Lease:
-        lease = caller.acquire(NAME, wait=20, limit=2)
-        served.append(number)
-        caller.release(lease)
-        return lease
-
-    held, waiters = hold_all(caller, 2), []
-    for number in range(3):
-        waiters.append(Started(partial(serve, number)))
-        wait_for_waiters(store, number + 1)
-    caller.release(held[1])
-    for waiter in waiters:
-        assert waiter.lease().slot == 1
-    assert served == [0, 1, 2]
-
-
-@pytest.mark.slow
-def test_a_waiter_gets_a_slot_after_an_expiry(store: Store, caller: SyncCaller) -> None:
-    hold_all(caller, 2)
-    waiter = caller.start(NAME, wait=60, limit=2)
-    wait_for_waiters(store, 1)
-    store.pass_time(30)
-    assert waiter.lease().slot in {0, 1}
-
-
-def test_a_minimum_hold_keeps_its_slot(store: Store, caller: SyncCaller) -> None:
-    first, _ = hold_all(caller, 2)
-    assert caller.release(replace(first, earliest_end=first.started + TTL)) is True
-    assert is_full(caller, 2)
-    store.pass_time(TTL)
-    until(lambda: not is_full(caller, 2), what="the minimum hold is over")
-
-
 def test_a_slot_is_extended_and_lost_like_a_lock(store: Store, caller: SyncCaller) -> None:
     first, second = hold_all(caller, 2)
     assert caller.extend(second, 30)[0] is LeaseState.RENEWED
@@ -189,21 +126,8 @@ def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -
 def test_a_lock_without_a_limit_takes_one_slot(caller: SyncCaller) -> None:
     plain = caller.acquire(NAME)
     assert caller.acquire(NAME, limit=2).slot == 1
-    assert is_full(caller, 2)
+    assert not acquired(caller, NAME, limit=2)
     with pytest.raises(ResourceLocked):
         caller.acquire(NAME)
     caller.release(plain)
     assert caller.acquire(NAME, limit=2).slot == 0
-
-
-def test_a_cancelled_waiter_leaves_its_turn(store: Store, caller: SyncCaller) -> None:
-    if not isinstance(caller, AsyncCaller):
-        pytest.skip("only tasks are cancelled")
-    first, _ = hold_all(caller, 2)
-    waiting = caller.submit(store.backend.aacquire((NAME,), 30, 20, HOLDER, 2))
-    wait_for_waiters(store, 1)
-    waiting.cancel()
-    with pytest.raises(CancelledError):
-        waiting.result(timeout=60)
-    caller.release(first)
-    until(lambda: not is_full(caller, 2), what="the slot is free")
