@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
+from kazoo.client import KazooClient
 
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.database.settings import DatabaseSettings
@@ -25,11 +26,17 @@ from tests.contract.stores import (
     Store,
     SyncCaller,
     calling,
+    change,
+    zookeeper_of,
 )
 from tests.postgres import local_pgbouncer
+from tests.wire.proxy import FaultProxy
+from tests.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
     from pytest_django import Settings
+
+    from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -154,3 +161,29 @@ def server(request: pytest.FixtureRequest, settings: Settings) -> Database:
 def caller(request: pytest.FixtureRequest, store: Store) -> Iterator[SyncCaller]:
     with calling(request.param, store) as caller:
         yield caller
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """Another client of the ZooKeeper server."""
+    client = KazooClient(hosts=zookeeper.host)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def proxy(store: Store, settings: Settings, zookeeper: ZooKeeperServer) -> Iterator[FaultProxy]:
+    """A proxy before the ZooKeeper server, for the session of this process."""
+    with FaultProxy(zookeeper.port) as proxy:
+        change(settings, HOSTS=[f"127.0.0.1:{proxy.port}"])
+        yield proxy
+        locks.close()
+
+
+@pytest.fixture
+def other(store: Store, settings: Settings) -> ZooKeeperBackend:
+    """The same store, as another process uses it."""
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    return zookeeper_of("other")

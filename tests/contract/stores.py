@@ -10,12 +10,13 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from kazoo.client import KazooClient
 
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND
@@ -29,6 +30,7 @@ from tests.inspecting import look
 from tests.live.linked import linked
 from tests.live.replaced_scripts import lengthen_turns
 from tests.looking import looking_at
+from tests.programs import Program, started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -55,6 +57,24 @@ def zookeeper_of(alias: str = "default") -> ZooKeeperBackend:
     backend = locks[alias].backend
     assert isinstance(backend, ZooKeeperBackend)
     return backend
+
+
+def kazoo_of(backend: ZooKeeperBackend) -> KazooClient:
+    """Return the client of kazoo that a store uses."""
+    return backend.session._client
+
+
+def change(settings: Settings, **section: Any) -> None:
+    """Change settings of the default alias, which is then the only one."""
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], **section}}
+
+
+def child_of(
+    settings: Settings, lines: str, ready: str = "", **section: float
+) -> AbstractContextManager[Program]:
+    """Start a process with the settings of this one and of `section`."""
+    redlock = {"default": {**settings.REDLOCK["default"], **section}}
+    return started(lines, ready=ready, flags=("-W", "ignore"), redlock=redlock)
 
 
 def taken(*resources: str, using: str = "default", ttl: float = 30) -> bool:
@@ -296,6 +316,11 @@ STORES: dict[str, type[Store]] = {
     "mariadb": MariaDB,
     "zookeeper": ZooKeeper,
 }
+
+
+def wait_for_waiters(store: Store, many: int) -> None:
+    """Return when so many callers wait for "order:1"."""
+    until(lambda: store.waiters("order:1") == many, f"{many} callers are in the queue")
 
 
 class SyncCaller:

@@ -21,7 +21,7 @@ from redlock_django import lock
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.engine.validity import LeaseState
-from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
@@ -775,64 +775,6 @@ def test_the_table_has_no_token(sqlite: Database, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "site.sqlite3.locks")) as connection:
         (row,) = connection.execute(f"SELECT * FROM {LOCKS}").fetchall()
     assert lease.token not in str(row)
-
-
-# Settings and checks.
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"DATABASE": "nowhere"}, "DATABASE 'nowhere' is not in DATABASES; there is: 'default'"),
-        ({"DATABASE": ""}, "DATABASE must be a string that is not empty"),
-        ({"DATABASE": "oracle"}, "DATABASE 'oracle' is oracle: locks can be kept in"),
-        ({"DATABASE": "uri"}, "Write the path of the file"),
-        ({"CONNECTIONS": 0}, "CONNECTIONS must be a number from 1 to 100, got 0"),
-        ({"POLL": 0}, "POLL must be at least 0.005 s"),
-        ({"POLL": 1e10}, "POLL must be at most 604800 s"),
-        ({"DATABASE_TIMEOUT": 1e10}, "DATABASE_TIMEOUT must be at most 604800 s"),
-        ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS': it is a key of redlock"),
-        ({"HOSTS": ["zk1"]}, "of redlock_django.backends.zookeeper.ZooKeeperBackend. Remove HOSTS"),
-        ({"DATABSE": "default"}, "did you mean 'DATABASE'"),
-    ],
-)
-def test_bad_settings_are_refused(
-    settings: Settings, databases: Databases, section: dict[str, Any], message: str
-) -> None:
-    databases("oracle", {"ENGINE": "tests.contract.oracle", "NAME": "x"})
-    databases("uri", {"ENGINE": SQLITE, "NAME": "file:/srv/x.sqlite3?cache=private"})
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, **section}}
-    with pytest.raises(InvalidRedlock, match="REDLOCK") as refused:
-        locks["default"]
-    assert message in str(refused.value)
-
-
-def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Database) -> None:
-    assert "W019" not in found()
-    assert "exclude the processes of this machine only" in found(deploy=True)["W019"]
-
-
-def test_deploy_refuses_sqlite_in_memory(settings: Settings, databases: Databases) -> None:
-    databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
-    assert "in the memory of one process" in found(deploy=True)["E018"]
-
-
-class NoLocksHere:
-    """A router that keeps the tables of locks out of every database."""
-
-    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
-        return app_label != "redlock_django"
-
-
-def test_a_router_that_forbids_the_tables_is_reported(
-    settings: Settings, databases: Databases
-) -> None:
-    databases("pg2", {"ENGINE": "django.db.backends.postgresql", "NAME": "x"})
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg2"}}
-    assert "E017" not in found()
-    settings.DATABASE_ROUTERS = [f"{__name__}.NoLocksHere"]
-    assert "allow_migrate()" in found()["E017"]
 
 
 def test_the_test_kit_replaces_a_database(sqlite: Database) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LimitReached, ResourceLocked
-from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
+from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller, wait_for_waiters
 from tests.inspecting import held
 from tests.waiting import until
 
@@ -256,11 +256,6 @@ def test_a_loop_releases_the_lease_of_a_thread(store: Store) -> None:
 
 
 # Waiting.
-
-
-def wait_for_waiters(store: Store, many: int) -> None:
-    """Return when so many callers wait for "order:1"."""
-    until(lambda: store.waiters("order:1") == many, f"{many} callers are in the queue")
 
 
 def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCaller) -> None:

@@ -12,8 +12,8 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.operate.inspection import who_holds
 from tests import inspecting
-from tests.contract.stores import HOLDER, Started, Store, SyncCaller
-from tests.contract.test_leases import acquired, hold_all, wait_for_waiters
+from tests.contract.stores import HOLDER, Started, Store, SyncCaller, wait_for_waiters
+from tests.contract.test_leases import acquired, hold_all
 from tests.inspecting import free, look
 from tests.waiting import until
 

@@ -16,6 +16,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests import inspecting
+from tests.conftest import installed
 from tests.contract.stores import HOLDER, ZOOKEEPER, granted, zookeeper_of
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
@@ -27,11 +28,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ZooKeeperServer]:
     """A server that forgets."""
-    try:
-        with local_zookeeper() as (server,):
-            yield server
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    with installed(local_zookeeper()) as (server,):
+        yield server
 
 
 def aliases(**section: Any) -> dict[str, dict[str, Any]]:
@@ -146,19 +144,16 @@ def test_redlock_init_without_a_server(
 
 @pytest.mark.nightly
 def test_a_server_that_only_reads_grants_nothing(settings: Settings) -> None:
-    try:
-        servers = local_zookeeper(3, java="-Dreadonlymode.enabled=true")
-        with servers as (first, second, third):
-            section = {"BACKEND": ZOOKEEPER, "HOSTS": [one.host for one in (first, second, third)]}
-            settings.REDLOCK = {"default": {**section, "SESSION_TIMEOUT": 4}}
-            until(lambda: zookeeper_of().declare_new() is not None)
-            assert granted()
-            second.kill()
-            third.kill()
-            until(lambda: b"Mode: read-only" in first.ask(), what="the server only reads")
-            assert not granted()
-            locks.close()
-            assert not granted(), "nor to a new process"
-            locks.close()
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    servers = local_zookeeper(3, java="-Dreadonlymode.enabled=true")
+    with installed(servers) as (first, second, third):
+        section = {"BACKEND": ZOOKEEPER, "HOSTS": [one.host for one in (first, second, third)]}
+        settings.REDLOCK = {"default": {**section, "SESSION_TIMEOUT": 4}}
+        until(lambda: zookeeper_of().declare_new() is not None)
+        assert granted()
+        second.kill()
+        third.kill()
+        until(lambda: b"Mode: read-only" in first.ask(), what="the server only reads")
+        assert not granted()
+        locks.close()
+        assert not granted(), "nor to a new process"
+        locks.close()

@@ -1,4 +1,4 @@
-"""ZooKeeper over TLS: the reason of a failure names the setting to change. SASL needs a server."""
+"""Who may use ZooKeeper: TLS, SASL and digests. The reason of a failure names the setting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.views.debug import ExceptionReporter
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from redlock_django import lock
+from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.client import THREADS
+from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from tests import inspecting
 from tests.authority import make_certificates
-from tests.contract.stores import HOLDER, ZOOKEEPER, zookeeper_of
+from tests.conftest import installed
+from tests.contract.stores import HOLDER, ZOOKEEPER, ZooKeeper, change, zookeeper_of
+from tests.inspecting import free
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
@@ -119,25 +126,13 @@ def test_why_no_connection_is_made(
     with pytest.raises(StoreUnavailable) as refused:
         backend.acquire(("order:1",), 30, 0, HOLDER)
     assert f"{host}: not connected yet ({why}" in str(refused.value)
-    locks.close()
-
-
-def test_the_health_names_the_reason_too(
-    listener: Listener, certificates: Path, settings: Settings
-) -> None:
-    listener.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listener.context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
-    host = f"127.0.0.1:{listener.server_address[1]}"
-    section = {"BACKEND": ZOOKEEPER, "HOSTS": [host], "OPTIONS": {"use_ssl": True}}
-    settings.REDLOCK = {"default": {**section, "ZOOKEEPER_TIMEOUT": 0.3}}
-    backend, why = zookeeper_of(), "TLS verification failed (self-signed certificate): OPTIONS"
     # Later than in time, on a busy host.
-    until(lambda: inspecting.health(backend)[0].reason.startswith(why))
+    until(lambda: inspecting.health(backend)[0].reason.startswith(why), "the health says why")
     locks.close()
 
 
 JARS = Path("/usr/share/java")
-SECRET = "canary-of-sasl"
+SECRET = "canary-9317"
 JAAS = f"""Server {{
   org.apache.zookeeper.server.auth.DigestLoginModule required user_locks="{SECRET}";
 }};"""
@@ -169,11 +164,8 @@ def server(folder: Path) -> Iterator[ZooKeeperServer]:
         "zookeeper.ssl.clientAuth": "none",
     }
     java = " ".join(f"-D{name}={value}" for name, value in options.items())
-    try:
-        with local_zookeeper(java=f"-Xbootclasspath/a:{netty} {java}") as (server,):
-            yield server
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    with installed(local_zookeeper(java=f"-Xbootclasspath/a:{netty} {java}")) as (server,):
+        yield server
 
 
 def _section(server: ZooKeeperServer, **options: Any) -> dict[str, Any]:
@@ -215,3 +207,49 @@ def test_a_lock_over_tls_belongs_to_the_user_of_sasl(
                 lock("order:1", using=using).acquire()
             assert SECRET not in f"{refused.value!r} {refused.value.tally}"
     assert SECRET not in caplog.text
+
+
+# Digests.
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest, settings: Settings) -> ZooKeeperBackend:
+    """The store with credentials."""
+    ZooKeeper(request, settings)
+    change(settings, OPTIONS={"auth_data": [("digest", f"locks:{SECRET}")]})
+    return zookeeper_of()
+
+
+@pytest.mark.attack
+def test_with_credentials_no_other_client_can_delete_locks(
+    guarded: ZooKeeperBackend, client: KazooClient
+) -> None:
+    lease = guarded.acquire(("order:1",), 30, 0, HOLDER)
+    queue = guarded.session.tree.queue("order:1")
+    with pytest.raises(NoAuthError):
+        client.get_children(queue)
+    with pytest.raises(NoAuthError):
+        client.delete(guarded.session.tree.root, recursive=True)
+    assert free(guarded, "order:1").outcome.name == "RELEASED"
+    assert guarded.extend(lease, 30)[0] is LeaseState.LOST
+
+
+@pytest.mark.attack
+def test_wrong_credentials_are_refused_and_never_shown(
+    guarded: ZooKeeperBackend, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.NOTSET)
+    guarded.acquire(("order:1",), 30, 0, HOLDER)
+    wrong = f"{SECRET}-wrong"
+    change(settings, OPTIONS={"auth_data": [("digest", f"locks:{wrong}")]})
+    backend = zookeeper_of()
+    with pytest.raises(StoreUnavailable, match="NoAuth: the servers do not allow it") as refused:
+        backend.acquire(("order:1",), 30, 0, HOLDER)
+    page = inspecting.held(backend)
+    assert page.silent
+    error = refused.value
+    assert error.__traceback__ is not None
+    frames = error.__traceback__.tb_next  # without this function's own
+    debug_page = ExceptionReporter(None, type(error), error, frames)
+    shown = [str(error), repr(error.tally), repr(backend.settings), str(page), caplog.text]
+    assert SECRET not in "".join([*shown, debug_page.get_traceback_html()])
