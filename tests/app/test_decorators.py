@@ -32,11 +32,10 @@ from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
 from tests.app.conftest import MEMORY, Configure, Urls, async_instance, instance, sender, wrapping
 from tests.inspecting import is_free
+from tests.views.kinds import KEY, derived, locked
 
 Decorator = Callable[[Any], Any]
 Send = Callable[..., Any]
-KEY = "order:<int:pk>"
-locked = lock_resource(KEY)
 by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -98,12 +97,6 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
 
     def pay(self, request: Request, pk: int) -> Response:
         return Response()
-
-
-def derived(base: type[Any], *decorators: Decorator, **attributes: Any) -> Any:
-    """Return a new class, whose `dispatch` is decorated if decorators are given."""
-    owner = type("Pay", (base,), attributes)
-    return method_decorator(decorators, name="dispatch")(owner) if decorators else owner
 
 
 # Partial objects and instances.

@@ -8,27 +8,25 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import ninja
 import pytest
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
 from django.urls import path
-from django.utils.decorators import async_only_middleware, method_decorator, sync_only_middleware
-from django.views.generic import View
+from django.utils.decorators import async_only_middleware, sync_only_middleware
 from pytest_django import Settings
 
-from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
+from redlock_django import idempotent, lock, lock_resource
 from redlock_django.locking.event_loops import finish_despite_cancellation
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
 from tests.disconnects import Visit, is_cancelled
 from tests.inspecting import is_free
-from tests.views.kinds import of_class
+from tests.views.kinds import KINDS, body, kinds
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
-ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule", "ninja")
+ROWS = [name for name, kind in KINDS.items() if kind.is_async and not kind.alone]
 
 
 @pytest.fixture(autouse=True)
@@ -40,54 +38,31 @@ def _plain(settings: Settings, plain: None) -> None:
 def serve(urls: Urls, memory: Configure, settings: Settings) -> Callable[..., None]:
     """Return a function that serves a view, locked in one of the possible ways, and no other."""
 
-    def put(view: Callable[..., Any], row: str = "function", **options: Any) -> None:
-        lock_it = lock_resource("order:7", **options)
-
-        class Plain(View):
-            async def get(self, request: HttpRequest) -> Any:
-                return await view(request)
-
-        def operation() -> Any:
-            api = ninja.NinjaAPI(urls_namespace=f"disconnects-{id(view)}")
-
-            @api.get("/")
-            @lock_it
-            async def get(request: HttpRequest) -> Any:
-                return await view(request)
-
-            return api.urls
-
-        attributes = {f"lock_{name}": value for name, value in options.items()}
-        bases = (LockResourceMixin, Plain)
-        mixed: Any = type("Mixed", bases, {"lock_key": "order:7", **attributes})
-        handler: Any = type("Handler", (Plain,), {"get": method_decorator(lock_it)(Plain.get)})
-        rows: dict[str, Callable[[], Any]] = {
-            "function": lambda: lock_it(view),
-            "dispatch": lambda: of_class(Plain, lock_it),
-            "handler": handler.as_view,
-            "as_view": lambda: lock_it(Plain.as_view()),
-            "mixin": mixed.as_view,
-            "rule": Plain.as_view,
-            "ninja": operation,
-        }
-        if row == "rule":
+    def put(view: Callable[..., Any], row: str = "async function", **options: Any) -> None:
+        kind = kinds(**options)[row]
+        if kind.rules:
             settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-            memory(RULES=[{"path": "", "key": "order:7", **options}])
-        urls(path("", rows[row]()))
+        memory(RULES=kind.rules)
+        body[:] = [view]
+        urls(kind.make())
 
     return put
+
+
+async def post() -> Any:
+    return await AsyncClient().post("/7/")
 
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_the_lock_is_held_until_the_view_has_finished(
     serve: Callable[..., None], row: str
 ) -> None:
-    visit = Visit()
+    visit = Visit(post)
     serve(visit.view, row)
     gone = await visit.leave()
     assert not is_free("order:7")
     async with asyncio.timeout(60):  # the view would wait for ever, if its lock were free
-        assert (await AsyncClient().get("/")).status_code == 423
+        assert (await post()).status_code == 423
     visit.opened.set()
     assert await is_cancelled(gone)
     assert visit.finished
@@ -98,7 +73,7 @@ async def test_the_lock_is_held_until_the_view_has_finished(
 async def test_a_view_may_be_cancelled_with_its_client(
     serve: Callable[..., None], row: str
 ) -> None:
-    visit = Visit()
+    visit = Visit(post)
     serve(visit.view, row, on_disconnect="cancel")
     assert await is_cancelled(await visit.leave())
     assert not visit.finished
@@ -108,10 +83,10 @@ async def test_a_view_may_be_cancelled_with_its_client(
 async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
     serve: Callable[..., None],
 ) -> None:
-    visit = Visit()
+    visit = Visit(post)
     serve(visit.view, wait=60)
     async with lock("order:7"):
-        gone = asyncio.create_task(AsyncClient().get("/"))
+        gone = asyncio.create_task(post())
         for _ in range(100):
             await asyncio.sleep(0)
         gone.cancel()
@@ -159,7 +134,7 @@ async def test_a_stream_without_a_client_is_closed(
     serve: Callable[..., None], settings: Settings, middleware: list[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
-    visit = Visit()
+    visit = Visit(post)
     closed: list[bool] = []
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -182,7 +157,7 @@ async def test_a_stream_without_a_client_is_closed(
 async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
     serve: Callable[..., None],
 ) -> None:
-    visit = Visit()
+    visit = Visit(post)
     free: list[bool] = []
 
     class Rendered(SimpleTemplateResponse):
@@ -203,7 +178,7 @@ async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
 async def test_a_failure_without_a_client_is_logged(
     serve: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    visit = Visit()
+    visit = Visit(post)
 
     async def view(request: HttpRequest) -> HttpResponse:
         await visit.view(request)

@@ -262,9 +262,8 @@ def ask(
     """Serve a view, with a rule if it has no lock of its own; return a request of it."""
     name: str = request.param
     kind, work = VIEWS[name]
-    rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
     wait = 5 if "wait" in name else 0
-    memory(RULES=rules, WAIT=wait)
+    memory(RULES=kind.rules, WAIT=wait)
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, *([ADDS_CONTEXT] if name == "template" else [])]
     body[:] = [work]
     urls(kind.make())

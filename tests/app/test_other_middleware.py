@@ -56,7 +56,7 @@ def test_a_view_keeps_its_transaction_when_a_middleware_replaces_its_match(
     urls: Urls, settings: Settings, memory: Configure, kind: str
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ReplacesMatch"]
-    memory(RULES=[{"view": "pay", "key": KEY}] if KINDS[kind].by_rule else [])
+    memory(RULES=KINDS[kind].rules)
     body[:] = [lambda request: HttpResponse("atomic" if connection.in_atomic_block else "")]
     urls(KINDS[kind].make())
     assert Client().post("/7/").content == b"atomic"

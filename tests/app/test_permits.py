@@ -11,11 +11,9 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
-from django.urls import path
-from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django import LockResourceMixin, hold, lock, lock_resource
+from redlock_django import hold, lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     AlreadyHeld,
@@ -27,15 +25,10 @@ from redlock_django.exceptions import (
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
 from redlock_django.testing import assert_not_locked, held_elsewhere, lose_lock
-from tests.app.conftest import (
-    FIVE,
-    LOCK_MIDDLEWARE,
-    Configure,
-    Urls,
-    elsewhere,
-)
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, Configure, Urls, elsewhere
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
+from tests.views.kinds import KEY, Kind, Mixed, at, body, derived, function, kinds
 
 
 @pytest.fixture(autouse=True)
@@ -157,62 +150,46 @@ def test_a_slot_is_kept_until_the_open_transaction_has_ended(sees_commits: None)
 # Views.
 
 
-def report(request: Any, pk: int) -> HttpResponse:
-    with lock(f"report:{pk}", limit=2, reentrant=True) as held:  # the slot of the request
+def report(request: Any) -> HttpResponse:
+    with lock("order:7", limit=2, reentrant=True) as held:  # the slot of the request
         assert held.slot in (0, 1)
     return HttpResponse("made")
 
 
-async def areport(request: HttpRequest, pk: int) -> HttpResponse:
-    async with lock(f"report:{pk}", limit=2, reentrant=True) as held:
+async def areport(request: HttpRequest) -> HttpResponse:
+    async with lock("order:7", limit=2, reentrant=True) as held:
         assert held.slot in (0, 1)
     return HttpResponse("made")
 
 
-locked = lock_resource("report:<int:pk>", limit=2, status=429)
-
-
-class Mixed(LockResourceMixin, View):
-    lock_key: Any = "report:<int:pk>"
-    lock_limit, lock_status = 2, 429
-
-    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return report(request, pk)
-
-
-class Computed(Mixed):
-    lock_key = ()
-
-    def get_lock_key(self) -> str:
-        return f"report:{self.kwargs['pk']}"
-
-
-PATTERNS: dict[str, Any] = {
-    "function": path("<int:pk>/", locked(report)),
-    "async function": path("<int:pk>/", locked(areport)),
-    "mixin": path("<int:pk>/", Mixed.as_view()),
-    "mixin with get_lock_key()": path("<int:pk>/", Computed.as_view()),
-    "rule": path("<int:pk>/", report, name="ruled"),
+TWO_AT_ONCE = kinds(limit=2, status=429)
+NAMED: Any = derived(
+    Mixed, lock_key=(), get_lock_key=lambda view: f"order:{view.kwargs['pk']}", lock_limit=2,
+    lock_status=429,
+)  # fmt: skip
+VIEWS: dict[str, Kind] = {
+    **{name: TWO_AT_ONCE[name] for name in ("function", "async function", "mixin", "rule")},
+    "mixin with get_lock_key()": Kind(at(NAMED.as_view)),
 }
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("kind", PATTERNS)
+@pytest.mark.parametrize("kind", VIEWS.values(), ids=VIEWS)
 def test_a_view_is_run_by_as_many_requests_as_its_limit(
-    urls: Urls, settings: Settings, memory: Configure, plain: None, kind: str
+    urls: Urls, settings: Settings, memory: Configure, plain: None, kind: Kind
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    if kind == "rule":
-        memory(RULES=[{"view": "ruled", "key": "report:<int:pk>", "limit": 2, "status": 429}])
-    urls(PATTERNS[kind])
-    with held_elsewhere("report:7"):
-        assert Client().get("/7/").content == b"made"
-    with held_elsewhere("report:7", limit=2):
-        refused = Client().get("/7/")
+    memory(RULES=kind.rules)
+    body[:] = [areport if kind.is_async else report]
+    urls(kind.make())
+    with held_elsewhere("order:7"):
+        assert Client().post("/7/").content == b"made"
+    with held_elsewhere("order:7", limit=2):
+        refused = Client().post("/7/")
     assert (refused.status_code, refused.json()["code"]) == (429, "limit-reached")
     assert refused["Retry-After"]
-    assert Client().get("/7/").status_code == 200
-    assert_not_locked("report:7")
+    assert Client().post("/7/").status_code == 200
+    assert_not_locked("order:7")
 
 
 def test_on_locked_answers_a_limit_that_is_reached() -> None:
@@ -220,10 +197,10 @@ def test_on_locked_answers_a_limit_that_is_reached() -> None:
         assert isinstance(error, LimitReached)
         return HttpResponse(f"{error.resource} is busy", status=429)
 
-    view = lock_resource("report:<int:pk>", limit=2, on_locked=shown)(report)
-    with held_elsewhere("report:7", limit=2):
+    view: Any = lock_resource(KEY, limit=2, on_locked=shown)(function)
+    with held_elsewhere("order:7", limit=2):
         answer = view(RequestFactory().get("/"), pk=7)
-    assert (answer.status_code, answer.content) == (429, b"report:7 is busy")
+    assert (answer.status_code, answer.content) == (429, b"order:7 is busy")
 
 
 # Tasks. For functions, commands and programs: `test_hold.py`.

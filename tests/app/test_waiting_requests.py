@@ -119,8 +119,7 @@ def serve(
 
     def put(kind: str, *, atomic: bool = False) -> None:
         monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
-        rules = [{"view": "pay", "key": "order:<int:pk>"}] if KINDS[kind].by_rule else []
-        memory(MAX_WAITERS=9, RULES=rules, WAIT=40)
+        memory(MAX_WAITERS=9, RULES=KINDS[kind].rules, WAIT=40)
         body[:] = [work]
         urls(KINDS[kind].make())
 

@@ -68,35 +68,10 @@ class AsyncMixed(LockResourceMixin, AsyncPlain):
     lock_key = KEY
 
 
-class Handler(View):
-    @locked
-    def post(self, request: HttpRequest, pk: str) -> Any:
-        return run(request)
-
-
-class DecoratedHandler(View):
-    @method_decorator(locked)
-    def post(self, request: HttpRequest, pk: str) -> Any:
-        return run(request)
-
-
-class AsyncHandler(View):
-    @locked
-    async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await arun(request)
-
-
-class AsyncDecoratedHandler(View):
-    @method_decorator(locked)
-    async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await arun(request)
-
-
 class BareRest(APIView):  # type: ignore[misc]
     authentication_classes = ()
     permission_classes = ()
 
-    @locked
     def post(self, request: Request, pk: str) -> Any:
         return run(request)
 
@@ -109,18 +84,22 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
     authentication_classes = ()
     permission_classes = ()
 
-    @locked
     def pay(self, request: Request, pk: str) -> Any:
         return run(request)
 
 
+def derived(base: type[Any], *decorators: Any, **attributes: Any) -> Any:
+    """Return a new class, whose `dispatch` is decorated if decorators are given."""
+    owner = type("Pay", (base,), attributes)
+    return method_decorator(decorators, name="dispatch")(owner) if decorators else owner
+
+
 def of_class(view: Any, *decorators: Any) -> Any:
     """Return the view of a new class whose `dispatch` is decorated."""
-    own: Any = type("Own", (view,), {})
-    return method_decorator(decorators, name="dispatch")(own).as_view()
+    return derived(view, *decorators).as_view()
 
 
-def operation(view: Any, decorator: Any = locked) -> Any:
+def operation(view: Any, decorator: Any) -> Any:
     """Return the URLs of an operation of django-ninja."""
     own = FunctionType(view.__code__, view.__globals__)  # decorate_view marks the function itself
     api = ninja.NinjaAPI(urls_namespace=f"kinds-{next(numbers)}")
@@ -132,15 +111,15 @@ class Kind(NamedTuple):
     """One kind of locked view.
 
     `make` returns its URL pattern. `inside` is whether Django opens ATOMIC_REQUESTS around its
-    lock, `is_async` whether there is no transaction, `by_rule` whether the settings lock it,
-    `alone` whether the site has no LockMiddleware, `renders_late` whether its response is rendered
-    after its transaction.
+    lock, `is_async` whether there is no transaction, `rules` what locks it in the settings, `alone`
+    whether the site has no LockMiddleware, `renders_late` whether its response is rendered after
+    its transaction.
     """
 
     make: Callable[[], Any]
     inside: bool = False
     is_async: bool = False
-    by_rule: bool = False
+    rules: tuple[dict[str, Any], ...] = ()
     alone: bool = False
     renders_late: bool = False
 
@@ -149,39 +128,56 @@ def at(view: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: path("<str:pk>/", view(), name="pay")
 
 
-KINDS: dict[str, Kind] = {
-    "function": Kind(at(lambda: locked(function))),
-    "function in a decorator": Kind(at(lambda: wrapping(locked(function)))),
-    "function around a decorator": Kind(at(lambda: locked(wrapping(function)))),
-    "partial": Kind(at(lambda: locked(partial(function)))),
-    "as_view": Kind(at(lambda: locked(Plain.as_view()))),
-    "dispatch": Kind(at(lambda: of_class(Plain, locked))),
-    "dispatch, decorated": Kind(at(lambda: of_class(Plain, wrapping, locked))),
-    "mixin": Kind(at(Mixed.as_view)),
-    "rule": Kind(at(lambda: function), by_rule=True),
-    "rule for a class": Kind(at(Plain.as_view), by_rule=True),
-    "REST handler": Kind(at(Rest.as_view)),
-    "REST action": Kind(at(lambda: Actions.as_view({"post": "pay"}))),
-    "handler": Kind(at(Handler.as_view), inside=True),
-    "handler, method_decorator": Kind(at(DecoratedHandler.as_view), inside=True),
-    "REST handler without the mixin": Kind(at(BareRest.as_view), inside=True, renders_late=True),
-    "function alone": Kind(at(lambda: locked(function)), alone=True),
-    "mixin alone": Kind(at(Mixed.as_view), alone=True),
-    "ninja": Kind(lambda: operation(function), inside=True),
-    "ninja, decorate_view": Kind(lambda: operation(function, decorate_view(locked)), inside=True),
-    "async function": Kind(at(lambda: locked(afunction)), is_async=True),
-    "async as_view": Kind(at(lambda: locked(AsyncPlain.as_view())), is_async=True),
-    "async dispatch": Kind(at(lambda: of_class(AsyncPlain, locked)), is_async=True),
-    "async mixin": Kind(at(AsyncMixed.as_view), is_async=True),
-    "async handler": Kind(at(AsyncHandler.as_view), is_async=True),
-    "async handler, method_decorator": Kind(at(AsyncDecoratedHandler.as_view), is_async=True),
-    "async function alone": Kind(at(lambda: locked(afunction)), is_async=True, alone=True),
-    "async rule": Kind(at(lambda: afunction), is_async=True, by_rule=True),
-    "async ninja": Kind(lambda: operation(afunction), is_async=True),
-    "async ninja, decorate_view": Kind(
-        lambda: operation(afunction, decorate_view(locked)), is_async=True
-    ),
-}
+def kinds(**options: Any) -> dict[str, Kind]:
+    """Return the kinds of views, each locked with these options."""
+    locked = lock_resource(KEY, **options)
+    rules = ({"view": "pay", "key": KEY, **options},)
+
+    def mixed(view: Any) -> Callable[[], Any]:
+        named = {f"lock_{name}": value for name, value in options.items()}
+        return at(derived(view, **named).as_view)
+
+    def handler(view: Any, decorate: Any = locked) -> Callable[[], Any]:
+        return at(derived(view, post=decorate(view.post)).as_view)
+
+    by_method = method_decorator(locked)
+    actions = derived(Actions, pay=locked(Actions.pay))
+    return {
+        "function": Kind(at(lambda: locked(function))),
+        "function in a decorator": Kind(at(lambda: wrapping(locked(function)))),
+        "function around a decorator": Kind(at(lambda: locked(wrapping(function)))),
+        "partial": Kind(at(lambda: locked(partial(function)))),
+        "as_view": Kind(at(lambda: locked(Plain.as_view()))),
+        "dispatch": Kind(at(lambda: of_class(Plain, locked))),
+        "dispatch, decorated": Kind(at(lambda: of_class(Plain, wrapping, locked))),
+        "mixin": Kind(mixed(Mixed)),
+        "rule": Kind(at(lambda: function), rules=rules),
+        "rule for a class": Kind(at(Plain.as_view), rules=rules),
+        "REST handler": Kind(handler(Rest)),
+        "REST action": Kind(at(lambda: actions.as_view({"post": "pay"}))),
+        "handler": Kind(handler(Plain), inside=True),
+        "handler, method_decorator": Kind(handler(Plain, by_method), inside=True),
+        "REST handler without the mixin": Kind(handler(BareRest), inside=True, renders_late=True),
+        "function alone": Kind(at(lambda: locked(function)), alone=True),
+        "mixin alone": Kind(mixed(Mixed), alone=True),
+        "ninja": Kind(lambda: operation(function, locked), inside=True),
+        "ninja, decorate_view": Kind(
+            lambda: operation(function, decorate_view(locked)), inside=True
+        ),
+        "async function": Kind(at(lambda: locked(afunction)), is_async=True),
+        "async as_view": Kind(at(lambda: locked(AsyncPlain.as_view())), is_async=True),
+        "async dispatch": Kind(at(lambda: of_class(AsyncPlain, locked)), is_async=True),
+        "async mixin": Kind(mixed(AsyncMixed), is_async=True),
+        "async handler": Kind(handler(AsyncPlain), is_async=True),
+        "async handler, method_decorator": Kind(handler(AsyncPlain, by_method), is_async=True),
+        "async function alone": Kind(at(lambda: locked(afunction)), is_async=True, alone=True),
+        "async rule": Kind(at(lambda: afunction), is_async=True, rules=rules),
+        "async rule for a class": Kind(at(AsyncPlain.as_view), is_async=True, rules=rules),
+        "async ninja": Kind(lambda: operation(afunction, locked), is_async=True),
+        "async ninja, decorate_view": Kind(
+            lambda: operation(afunction, decorate_view(locked)), is_async=True
+        ),
+    }
 
 
 def recorded(**options: Any) -> dict[str, Kind]:
@@ -195,15 +191,8 @@ def recorded(**options: Any) -> dict[str, Kind]:
         own: Any = type("Own", (IdempotentMixin, view), {"idempotent_options": options})
         return own.as_view()
 
-    class RecordedHandler(View):
-        @method_decorator([once, locked])
-        def post(self, request: HttpRequest, pk: str) -> Any:
-            return run(request)
-
-    class AsyncRecordedHandler(View):
-        @once
-        async def post(self, request: HttpRequest, pk: str) -> Any:
-            return await arun(request)
+    handler = derived(Plain, post=method_decorator([once, locked])(Plain.post))
+    async_handler = derived(AsyncPlain, post=once(AsyncPlain.post))
 
     class RecordedRest(LockAPIMixin, APIView):  # type: ignore[misc]
         @once
@@ -221,7 +210,7 @@ def recorded(**options: Any) -> dict[str, Kind]:
         "dispatch of a mixin": Kind(at(lambda: of_class(Mixed, once))),
         "mixins": Kind(at(lambda: mixed(Mixed))),
         "REST handler": Kind(at(RecordedRest.as_view)),
-        "handler": Kind(at(RecordedHandler.as_view), inside=True),
+        "handler": Kind(at(handler.as_view), inside=True),
         "ninja": Kind(lambda: operation(function, once), inside=True),
         "ninja, above a lock": Kind(lambda: operation(function, above_lock), inside=True),
         "async function": Kind(at(lambda: once(afunction)), is_async=True),
@@ -229,10 +218,11 @@ def recorded(**options: Any) -> dict[str, Kind]:
         "async as_view": Kind(at(lambda: once(locked(AsyncPlain.as_view()))), is_async=True),
         "async dispatch": Kind(at(lambda: of_class(AsyncPlain, once, locked)), is_async=True),
         "async mixins": Kind(at(lambda: mixed(AsyncMixed)), is_async=True),
-        "async handler": Kind(at(AsyncRecordedHandler.as_view), is_async=True),
+        "async handler": Kind(at(async_handler.as_view), is_async=True),
         "async ninja": Kind(lambda: operation(afunction, once), is_async=True),
     }
 
 
+KINDS = kinds()
 RECORDED = recorded()
 WITHOUT_LOCK = ("function", "ninja", "async function", "async handler", "async ninja")

@@ -28,7 +28,7 @@ from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, sender, wrapping
 from tests.inspecting import is_free
-from tests.views.kinds import KEY, KINDS, Kind, body
+from tests.views.kinds import KINDS, Kind, body
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NAME = "order:7"
@@ -72,8 +72,7 @@ def site(
 ) -> Iterator[Site]:
     kind, atomic = request.param
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
-    rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": kind.rules}}
     settings.MIDDLEWARE = [] if kind.alone else [LOCK_MIDDLEWARE]
     urls(kind.make())
     body[:] = [lambda request: write()]
@@ -113,7 +112,7 @@ def test_a_view_that_is_excluded_from_atomic_requests_has_no_transaction(
     pattern = site.kind.make()
     if not isinstance(pattern, URLPattern):  # the view of django-ninja is one for all operations
         pattern = next(one for one in pattern.url_patterns if "pk" in str(one.pattern))
-    found = wrapping(pattern.callback) if site.kind.by_rule else pattern.callback
+    found = wrapping(pattern.callback) if site.kind.rules else pattern.callback
     urls(path("<str:pk>/", transaction.non_atomic_requests(found), name="pay"))
 
     def view(request: HttpRequest) -> HttpResponse:
@@ -164,7 +163,7 @@ def test_a_transaction_that_reads_old_data_is_refused(
         assert site.post().content == b"done"
 
 
-@pytest.mark.parametrize("site", cells(lambda kind: not kind.by_rule), indirect=True)
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.rules), indirect=True)
 def test_a_transaction_around_needs_the_middleware(
     site: Site, settings: Settings, happened: list[str]
 ) -> None:
