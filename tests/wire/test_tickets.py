@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
+TTL = 60.0
+"""No lock ends while its test runs: there, rounds wait for masters that do not answer."""
+
 names = pytest.mark.parametrize("name", VARIANTS)
 
 
@@ -42,14 +45,15 @@ class Client:
     proxies: list[FaultProxy]
 
     def acquire(self, *resources: str, limit: int = 1) -> RedlockLease:
-        return self.variant.acquire(*resources, wait=5.0, limit=limit)
+        # Shorter than a hand-on, which must not prolong it if it fails.
+        return self.variant.acquire(*resources, ttl=TTL - 10, wait=5.0, limit=limit)
 
     def hand_on(self, lease: RedlockLease) -> Lease:
-        return self.variant.acquire(*lease.names, ttl=9.0, limit=lease.limit, given=lease)
+        return self.variant.acquire(*lease.names, ttl=TTL, limit=lease.limit, given=lease)
 
     def resume(self, handed: Lease) -> RedlockLease:
         ticket = replace(handed, home=None)
-        return self.variant.acquire(*ticket.names, limit=ticket.limit, given=ticket)
+        return self.variant.acquire(*ticket.names, ttl=TTL, limit=ticket.limit, given=ticket)
 
     def cut(self, *indexes: int) -> None:
         """Cut the client off from these masters."""
@@ -96,7 +100,7 @@ def clients(
     name: str, masters: Sequence[LocalMaster], many: int, **settings: Any
 ) -> Iterator[list[Client]]:
     """Yield so many clients of these masters, with all their links."""
-    settings = {**PATIENT, **settings}
+    settings = {**PATIENT, "max_ttl": TTL, **settings}
     with ExitStack() as stack:
         made = []
         for _ in range(many):
