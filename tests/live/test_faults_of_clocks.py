@@ -90,12 +90,12 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         mutate_script(monkeypatch, "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
     away = f"redis://127.0.0.1:{free_port()}/0"
     seen = [*urls(clocked)[:2], away], urls(clocked)
-    with sharing(name, masters_of(clocked), *seen) as (a, b):
+    with sharing(name, masters_of(clocked), *seen, max_ttl=MINUTE) as (a, b):
         if known:
             b.start()
             b.wait_usable(3)
         a.start()
-        held = a.acquire("order:1")
+        held = a.acquire("order:1", ttl=MINUTE - 20)
         a.settle()
         clocked[1].set(MINUTE)
         if not known:
@@ -234,11 +234,11 @@ def test_fences_order_two_holders_after_a_step_too_small_to_notice(
     """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
     reached, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
     seen = [*reached[:2], away], [away, *reached[1:]]
-    with sharing(name, masters_of(clocked), *seen, max_clock_skew=30.0) as (a, b):
+    with sharing(name, masters_of(clocked), *seen, max_clock_skew=30.0, max_ttl=MINUTE) as (a, b):
         for variant in (a, b):
             variant.start()
             variant.wait_usable(2)
-        held = a.acquire("order:1")
+        held = a.acquire("order:1", ttl=18.0)  # which the step ends on master 2
         a.settle()
         clocked[1].set(20.0)
         # The second holder has the earlier clock, so the fence does not grow because of its clock.

@@ -274,7 +274,7 @@ def test_a_link_that_is_killed_by_its_server_loses_no_lock(
         states = []
 
         def renewed() -> bool:
-            state, _ = variant.extend(lease)
+            state, _ = variant.extend(lease, ttl=60.0)
             states.append(state)
             return state is LeaseState.RENEWED
 

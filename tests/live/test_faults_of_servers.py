@@ -124,14 +124,14 @@ def test_masters_that_answer_with_an_error(
 @pytest.mark.fault(without=("an extension writes the lock again",))
 @both
 def test_full_masters_still_extend_and_release(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3]) as variant, ExitStack() as after:
-        lease = variant.acquire("order:1")
+    with joined(name, masters[:3], max_ttl=60.0) as variant, ExitStack() as after:
+        lease = variant.acquire("order:1", ttl=60.0)
         variant.settle()
         for master in masters[:3]:
             out_of_memory(after, after.enter_context(master.client()))
         with pytest.raises(QuorumUnreachable, match="answered OOM"):
             variant.acquire("order:2")
-        state, lease = variant.extend(lease)
+        state, lease = variant.extend(lease, ttl=60.0)
         assert state is LeaseState.RENEWED
         assert variant.release(lease) is True
         variant.settle()

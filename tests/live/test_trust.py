@@ -108,7 +108,7 @@ def test_a_master_that_may_have_forgotten_is_not_counted(
         masters[0].pause()  # so that the vote of master 2 decides
         with pytest.raises(QuorumUnreachable, match=doubt):
             variant.acquire("order:2")
-        state, _ = variant.extend(lease)
+        state, _ = variant.extend(lease, ttl=60.0)
         assert state is LeaseState.UNKNOWN, "one master has the lock, two are not counted"
         variant.release(lease)
         masters[0].resume()

@@ -159,7 +159,7 @@ def test_of_several_takers_one_holds_with_a_minority_down(
             given = made[0].acquire(*resources, limit=limit)
             taker, lease = taken_by_one(made[0].hand_on(given), made)
             assert lease.resources == given.resources
-            assert taker.variant.extend(lease)[0] is LeaseState.RENEWED
+            assert taker.variant.extend(lease, TTL)[0] is LeaseState.RENEWED
             assert taker.variant.release(lease) is True
 
 
@@ -203,7 +203,7 @@ def test_a_hand_on_that_failed_leaves_the_lock_as_it_was(
         assert value == before[0]
         assert left <= before[1], "the lock ends when it would have ended"
         giver.cut(1)
-        state, lease = giver.variant.extend(lease)
+        state, lease = giver.variant.extend(lease, TTL)
         assert state is LeaseState.RENEWED
         taken = giver.resume(giver.hand_on(lease))
         assert giver.variant.release(taken) is True
