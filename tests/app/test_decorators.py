@@ -20,19 +20,14 @@ from django.views.generic import View
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
 from pytest_django import Settings
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSet
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
 from tests.app.conftest import MEMORY, Configure, Urls, async_instance, instance, sender, wrapping
 from tests.inspecting import is_free
-from tests.views.kinds import KEY, derived, locked
+from tests.views.kinds import KEY, Actions, Rest, derived, locked
 
 Decorator = Callable[[Any], Any]
 Send = Callable[..., Any]
@@ -81,22 +76,6 @@ class Sync(View):
 class Async(View):
     async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         return HttpResponse()
-
-
-class Api(LockAPIMixin, APIView):  # type: ignore[misc]
-    authentication_classes = ()
-    permission_classes = ()
-
-    def post(self, request: Request, pk: int) -> Response:
-        return Response()
-
-
-class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
-    authentication_classes = ()
-    permission_classes = ()
-
-    def pay(self, request: Request, pk: int) -> Response:
-        return Response()
 
 
 # Partial objects and instances.
@@ -287,7 +266,7 @@ def test_an_async_class_is_run_as_one(urls: Urls, is_async: bool, ours: Any) -> 
 
 @pytest.mark.parametrize("place", ["dispatch", "handler", "dispatch of a base"])
 @pytest.mark.parametrize("refused", REFUSED)
-@pytest.mark.parametrize("base", [Sync, Async, Api, Actions])
+@pytest.mark.parametrize("base", [Sync, Async, Rest, Actions])
 def test_each_request_refuses_decorators_of_a_method(
     send: Send, settings: Settings, base: type[Any], refused: str, place: str
 ) -> None:

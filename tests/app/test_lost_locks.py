@@ -21,13 +21,7 @@ from redlock_django.management.child_process import ChildProcess
 from redlock_django.signals import lock_released
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
-from tests.app.conftest import (
-    Configure,
-    elsewhere,
-    memory_backend,
-    order,
-    stop_clocks,
-)
+from tests.app.conftest import Configure, elsewhere, memory_backend, order, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.inspecting import free
 from tests.losses import ends_lost
@@ -133,7 +127,10 @@ def test_an_explicit_release_returns_false(lose: Lose) -> None:
 
 @in_both_ways
 async def test_a_lock_that_expires_before_its_release_arrives_was_not_lost(
-    way: SyncWay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    way: SyncWay,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hear: Callable[..., list[dict[str, Any]]],
 ) -> None:
     """It was held when the block ended."""
     release, arelease = MemoryBackend.release, MemoryBackend.arelease
@@ -146,12 +143,7 @@ async def test_a_lock_that_expires_before_its_release_arrives_was_not_lost(
         expire()
         return await arelease(backend, lease)
 
-    freed: list[bool | None] = []
-
-    def note(**released: Any) -> None:
-        freed.append(released["freed"])
-
-    lock_released.connect(note)
+    released = hear(lock_released)
     monkeypatch.setattr(MemoryBackend, "release", late)
     monkeypatch.setattr(MemoryBackend, "arelease", alate)
     async with way.block(lock(R)) as held:
@@ -160,7 +152,7 @@ async def test_a_lock_that_expires_before_its_release_arrives_was_not_lost(
     assert await way.release(await way.acquire(lock(R))) is False
     await way.settle()
     assert not caplog.records
-    assert freed == [None, None]
+    assert [one["freed"] for one in released] == [None, None]
 
 
 def test_a_block_that_handed_its_lock_on_does_not_raise() -> None:

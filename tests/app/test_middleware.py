@@ -21,17 +21,10 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from django.views.generic import View
 from pytest_django import Settings
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
 import redlock_django
 from redlock_django import lock, lock_resource, resource
-from redlock_django.contrib.drf import LockAPIMixin
-from redlock_django.exceptions import (
-    BadName,
-    ResourceLocked,
-)
+from redlock_django.exceptions import BadName, ResourceLocked
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
 from redlock_django.testing import held_elsewhere, lose_lock
@@ -39,7 +32,7 @@ from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls, order, sender
 from tests.inspecting import is_free
-from tests.views.kinds import of_class
+from tests.views.kinds import BareRest, Rest, body, of_class
 
 WRITES = pytest.mark.django_db(transaction=True)
 pytestmark = pytest.mark.usefixtures("lock_middleware")
@@ -301,43 +294,31 @@ def test_a_lock_kept_while_another_is_released_is_released_too() -> None:
 # `tests/views` shows it.
 
 
-def plain(request: HttpRequest) -> HttpResponse:
+def plain(request: HttpRequest, **_: int) -> HttpResponse:
     """Change something, and end as if another lock was not acquired."""
     order()
     raise ResourceLocked("stock:1", retry_after=4)
 
 
-async def aplain(request: HttpRequest) -> HttpResponse:
+async def aplain(request: HttpRequest, **_: int) -> HttpResponse:
     """Change something, and fail to get another lock."""
     await Order.objects.acreate(number="A-1", total=1)
     async with lock("stock:1"):
         return HttpResponse()
 
 
-def after_commit(request: HttpRequest) -> HttpResponse:
+def after_commit(request: HttpRequest, **_: int) -> HttpResponse:
     """Fail to get a lock in a hook, after COMMIT."""
     transaction.on_commit(lambda: lock("stock:1").acquire())
     order()
     return HttpResponse()
 
 
-class Api(APIView):
-    authentication_classes = ()
-
-    def post(self, request: Request) -> Response:
-        plain(request)
-        return Response()
-
-
-class MixedApi(LockAPIMixin, Api):
-    pass
-
-
 SYNC: dict[str, Any] = {
     "plain": plain,
     "other method": lock_resource("order:1", methods=["GET"])(plain),
-    "API": Api.as_view(),
-    "API with the mixin": MixedApi.as_view(),
+    "API": BareRest.as_view(),
+    "API with the mixin": Rest.as_view(),
 }
 
 
@@ -347,9 +328,10 @@ def send(
 ) -> Callable[..., Any]:
     def send(view: Any, *, atomic: bool, method: str = "POST") -> Any:
         monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
-        urls(path("", view))
+        body[:] = [plain]
+        urls(path("<int:pk>/", view))
         with held_elsewhere("stock:1"):
-            return sender(iscoroutinefunction(view), method.lower())("/")
+            return sender(iscoroutinefunction(view), method.lower())("/7/")
 
     handler = "redlock_django.contrib.drf.exception_handler"
     settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": handler}
@@ -399,7 +381,7 @@ def test_a_safe_method_may_always_be_sent_again(send: Callable[..., Any], view: 
 
 
 def test_a_lost_lock_without_a_transaction_promises_nothing(send: Callable[..., Any]) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
         with lock("order:2") as held:
             lose_lock("order:2")
             held.ensure_held()

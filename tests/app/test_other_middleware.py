@@ -23,21 +23,17 @@ from django.views.decorators.cache import cache_page
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.renderers import JSONRenderer
-from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from redlock_django import InvalidRedlock, LockResourceMixin, idempotent, lock_resource
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.contrib.edit_locks import EditLockMixin
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext, Configure, Urls, sender
 from tests.contrib.edited.pages import OpenPage
-from tests.views.kinds import KEY, KINDS, body
+from tests.views.kinds import KEY, KINDS, Rest, body, derived, locked
 
-locked = lock_resource(KEY)
 once = idempotent(anonymous_scope=lambda request, **_: "anyone")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
@@ -195,16 +191,10 @@ def test_a_decorator_below_the_lock_changes_the_response(
 def test_a_response_of_rest_framework_is_rendered_before_its_middleware(
     post: Callable[..., Any],
 ) -> None:
-    class Api(LockAPIMixin, APIView):  # type: ignore[misc]
-        authentication_classes = ()
-        renderer_classes = (JSONRenderer,)
-
-        @locked
-        def post(self, request: Request, pk: int) -> Response:
-            return Response({})
-
+    body[:] = [lambda request: Response({})]
+    view = derived(Rest, renderer_classes=(JSONRenderer,), post=locked(Rest.post)).as_view()
     NotesRendered.seen.clear()
-    answer = post(Api.as_view(), LOCK_MIDDLEWARE, f"{__name__}.NotesRendered")
+    answer = post(view, LOCK_MIDDLEWARE, f"{__name__}.NotesRendered")
     assert answer.content == b"{}"
     assert NotesRendered.seen == [True]
 
