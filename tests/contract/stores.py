@@ -16,6 +16,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from django.db import connections
 from kazoo.client import KazooClient
 
 from redlock_django.backends.database.backend import DatabaseBackend
@@ -50,6 +51,13 @@ def database_of(alias: str = "default") -> DatabaseBackend:
     backend = locks[alias].backend
     assert isinstance(backend, DatabaseBackend)
     return backend
+
+
+def listen(backend: DatabaseBackend) -> None:
+    """Start to listen for notifications of PostgreSQL; a store does it when a caller waits."""
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
 
 
 def zookeeper_of(alias: str = "default") -> ZooKeeperBackend:
@@ -203,10 +211,25 @@ class Database(Store):
     """Tables whose times are moved where a test would wait; `alias` is that of DATABASES."""
 
     alias: str
+    number_of_connection: str
+    """A statement that returns the number which the server gave to a connection."""
+    number_of_waits: str
+    """A statement that returns last how many statements wait for rows."""
 
     @property
     def backend(self) -> DatabaseBackend:
         return database_of()
+
+    def number(self, cursor: CursorWrapper) -> int:
+        """Return the number that the server gave to a connection."""
+        cursor.execute(self.number_of_connection)
+        return int(cursor.fetchone()[0])
+
+    def waiting(self) -> int:
+        """Return how many statements wait for rows."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(self.number_of_waits)
+            return int(cursor.fetchone()[-1])
 
     def pass_time(self, seconds: float) -> None:
         def pass_time(cursor: CursorWrapper) -> None:
@@ -237,6 +260,8 @@ class Postgres(Database):
     """Tables of PostgreSQL."""
 
     shown, alias = "PostgreSQL", "pg"
+    number_of_connection = "SELECT pg_backend_pid()"
+    number_of_waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("postgres_tables")
@@ -247,6 +272,8 @@ class MariaDB(Database):
     """Tables of MariaDB."""
 
     shown, alias = "MariaDB", "maria"
+    number_of_connection = "SELECT CONNECTION_ID()"
+    number_of_waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("mysql_tables")

@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +18,17 @@ from redlock_django.backends.database import listener as database_listener
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.listener import Listener
 from redlock_django.locking.services import locks
-from tests.contract.stores import DATABASE, HOLDER, Database, Started, database_of
+from tests.contract.stores import (
+    DATABASE,
+    HOLDER,
+    AsyncCaller,
+    Database,
+    Started,
+    SyncCaller,
+    database_of,
+    listen,
+    wait_for_waiters,
+)
 from tests.inspecting import look
 from tests.waiting import until
 
@@ -53,6 +63,44 @@ def is_listening() -> bool:
     """Return whether waiters are woken."""
     listener = database_of().listener
     return listener is not None and listener.is_listening
+
+
+def listening() -> list[int]:
+    """Return the connections that listen; one that was closed may not have ended yet."""
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity "
+            "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
+@pytest.mark.parametrize("kind", [SyncCaller, AsyncCaller])
+def test_a_notification_wakes_a_waiter(
+    store: Database, monkeypatch: pytest.MonkeyPatch, kind: type[SyncCaller]
+) -> None:
+    # Without notifications, a waiter that is woken by them would look again after 60 s.
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)
+    backend, caller = database_of(), kind(store)
+    with closing(caller):
+        held = backend.acquire(("order:1",), 30, 0, HOLDER)
+        listen(backend)
+        waiter = caller.start("order:1", wait=100)
+        wait_for_waiters(store, 1)
+        backend.release(held)
+        assert waiter.lease().waited < 30
+        caller.release(waiter.lease())
+
+
+@pytest.mark.slow
+def test_a_killed_listener_is_replaced(store: Database) -> None:
+    until(lambda: not listening(), what="those of earlier tests have ended")
+    listen(database_of())
+    (killed,) = listening()
+    with connections["pg"].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [killed])
+    until(lambda: listening() not in ([killed], []), what="another connection listens")
+    until(is_listening, what="it is heard")
 
 
 def test_closing_writes_nothing_to_descriptors_that_others_use(
@@ -147,24 +195,13 @@ def test_our_own_notification_is_sent_again_ever_more_rarely(
 
 
 def test_closing_leaves_no_thread_descriptor_and_connection(store: Database) -> None:
-    def listening() -> int:
-        with connections["pg"].cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity "
-                "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
-            )
-            return int(cursor.fetchone()[0])
-
     until(lambda: not listening(), what="those of earlier tests have ended")
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         database_of().connections.run(lambda cursor: None)
-        listener = database_of().listener
-        assert listener is not None
-        listener.watch("waiter", print)
-        until(is_listening, what="it listens")
-        assert listening() == 1
+        listen(database_of())
+        assert len(listening()) == 1
         locks.close()
         assert not listeners()
         until(lambda: not listening(), what="the server has closed the connection")

@@ -14,7 +14,7 @@ from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.locking.transaction_lock import limited_wait
 from tests import inspecting
-from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started, database_of, taken
+from tests.contract.stores import HOLDER, MariaDB, Started, change, database_of, taken
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -26,25 +26,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["mariadb"])
-def backend(request: pytest.FixtureRequest, settings: Settings) -> Iterator[DatabaseBackend]:
-    """Return the store, by the settings of a site at the time of the call."""
-    MariaDB(request, settings)
-    yield database_of()
+def store(request: pytest.FixtureRequest, settings: Settings) -> Iterator[MariaDB]:
+    yield MariaDB(request, settings)
     connections["maria"].close()
 
 
-def connection_id(cursor: Any) -> int:
-    """Return the number that the server gave to a connection."""
-    cursor.execute("SELECT CONNECTION_ID()")
-    number: int = cursor.fetchone()[0]
-    return number
-
-
-def waiting_statements() -> int:
-    """Return the number of transactions that wait for a row."""
-    with connections["maria"].cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        return int(cursor.fetchone()[1])
+@pytest.fixture
+def backend(store: MariaDB) -> DatabaseBackend:
+    """Return the store, by the settings of a site at the time of the call."""
+    return store.backend
 
 
 def test_mysql_is_refused(backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,63 +43,19 @@ def test_mysql_is_refused(backend: DatabaseBackend, monkeypatch: pytest.MonkeyPa
         backend.acquire(("order:1",), 30, 0, HOLDER)
 
 
-def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "maria", "CONNECTIONS": 1}}
+def test_a_deadlock_is_tried_again(store: MariaDB, settings: Settings) -> None:
+    change(settings, CONNECTIONS=1)
     backend, names = database_of(), ("a:1", *(f"b:{number}" for number in range(10)))
-    connection = backend.connections.run(connection_id)
+    connection = backend.connections.run(store.number)
     backend.release(backend.acquire(names, 30, 0, HOLDER))
     with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
         # The server gives up the transaction that changed less.
         cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1 WHERE resource > 'a:1'")
         started = Started(lambda: backend.acquire(("a:1", "b:2"), 30, 0, HOLDER))
-        until(waiting_statements, what="the statement waits for the row")
+        until(store.waiting, what="the statement waits for the row")
         cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1 WHERE resource = 'a:1'")
     assert started.lease().resources == ("a:1", "b:2")
-    assert backend.connections.run(connection_id) == connection, "it connected again"
-
-
-@pytest.mark.slow
-def test_an_attempt_that_is_given_up_leaves_nothing(
-    backend: DatabaseBackend, settings: Settings
-) -> None:
-    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
-    settings.REDLOCK = {
-        "default": {"BACKEND": DATABASE, "DATABASE": "maria", "DATABASE_TIMEOUT": 1}
-    }
-    with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
-        cursor.execute(f"SELECT 1 FROM {LOCKS} FOR UPDATE")  # so that the statement waits
-        with pytest.raises(StoreUnavailable, match="no answer within"):
-            database_of().acquire(("order:1",), 30, 0, HOLDER)
-
-    def is_free() -> bool:
-        try:
-            return not taken("order:1")
-        except StoreUnavailable:  # on a busy machine, a second is short
-            return False
-
-    until(is_free, what="the lock is free", seconds=30)
-
-
-def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
-    backend: DatabaseBackend, settings: Settings
-) -> None:
-    settings.REDLOCK = {
-        "default": {"BACKEND": DATABASE, "DATABASE": "maria", "MAX_TTL": 90_000},
-    }
-    assert not taken("order:1")
-    with connections["maria"].cursor() as cursor:
-        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
-        try:
-            locks.close()  # a crash ends all connections
-            with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
-                database_of().acquire(("order:1",), 30, 0, HOLDER)
-            (server,) = inspecting.health(database_of())
-        finally:
-            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
-    assert (refused.value.retry_after or 0) > 80_000
-    assert server.faults[0].code == "untrusted"
-    locks.close()
-    assert not taken("order:1")
+    assert backend.connections.run(store.number) == connection, "it connected again"
 
 
 def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: DatabaseBackend) -> None:

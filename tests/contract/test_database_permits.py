@@ -25,6 +25,7 @@ from tests.contract.stores import (
     Postgres,
     Sqlite,
     Started,
+    listen,
 )
 from tests.waiting import until
 
@@ -104,9 +105,7 @@ def held_while_waiters_sleep(
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)
     database.keep_turns(monkeypatch)
     held = [acquired(backend, limit) for _ in range(limit)]
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    listen(backend)
     return held
 
 

@@ -10,7 +10,7 @@ from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections
 from redlock_django.exceptions import LimitReached, ResourceLocked
-from tests.contract.stores import HOLDER, Database, Postgres, Started
+from tests.contract.stores import HOLDER, Database, Postgres, Started, listen
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -108,9 +108,7 @@ def test_a_wait_takes_five_statements(
     names: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # else a waiter looks again soon
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    listen(backend)
     held = backend.acquire(names, 30, 0, HOLDER)
     sent.clear()
     waiter = Started(lambda: backend.acquire(names, 30, 20, HOLDER))
@@ -129,9 +127,7 @@ def test_a_wait_for_a_permit_takes_six_statements(
 ) -> None:
     """It tries one slot, looks at all, joins the queue, looks, and takes what it is called for."""
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # else a waiter looks again soon
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    listen(backend)
     held = [backend.acquire(("export",), 30, 0, HOLDER, 3) for _ in range(3)]
     sent.clear()
     waiter = Started(lambda: backend.acquire(("export",), 30, 20, HOLDER, 3))

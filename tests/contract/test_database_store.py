@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import threading
 import time
@@ -18,12 +16,10 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from redlock_django import lock
-from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
-from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
 from redlock_django.web.answers import problem_of
 from tests import inspecting
@@ -35,16 +31,18 @@ from tests.contract.stores import (
     HOLDER,
     AsyncCaller,
     Database,
+    MariaDB,
     Postgres,
     Sqlite,
     Started,
     Store,
     SyncCaller,
+    change,
     database_of,
+    granted,
     taken,
 )
 from tests.inspecting import look
-from tests.postgres import local_postgres
 from tests.programs import Program, started
 from tests.waiting import until
 
@@ -101,54 +99,6 @@ def test_no_option_of_requests_applies(weak: None, server: Database) -> None:
         assert database_of().extend(lease, ttl)[0] is LeaseState.RENEWED
     assert 30 < (look(database_of(), ["a:1"]).locks[0].ttl or 0) <= 40
     assert database_of().release(lease) is True
-
-
-@pytest.mark.postgres
-@pytest.mark.slow
-def test_a_crash_of_postgresql_forgets_no_lock(
-    settings: Settings, databases: Databases, database_access: None
-) -> None:
-    with local_postgres() as entry:  # with fsync and synchronous_commit off
-        databases("crashing", entry)
-        settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "crashing"}}
-        with connections["crashing"].cursor() as cursor:
-            cursor.execute("SHOW synchronous_commit")
-            assert cursor.fetchone() == ("off",)
-            with connections["crashing"].schema_editor() as editor:
-                for model in (LockRow, ServerRow, WaiterRow):
-                    editor.create_model(model)
-        connections["crashing"].close()
-        lease = database_of().acquire(("order:1",), 60, 0, HOLDER)
-        state, lease = database_of().extend(lease, 600)
-        assert state is LeaseState.RENEWED
-        # A server process that is killed makes the others quit, and the server recover from disk.
-        with psycopg.connect(**_target(entry), autocommit=True) as connection:
-            victim = connection.info.backend_pid
-            os.kill(victim, signal.SIGKILL)
-        locks.close()
-        held: list[bool] = []
-
-        def is_taken() -> bool:
-            try:
-                held.append(taken("order:1"))
-            except StoreUnavailable:
-                return False
-            return True
-
-        until(is_taken, what="PostgreSQL has recovered")
-        assert held == [True]
-        holding = look(database_of(), ["order:1"]).locks[0]
-        assert holding.ttl is not None
-        assert holding.ttl > 500, "the extension was forgotten"
-
-
-def _target(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "host": entry["HOST"],
-        "port": entry["PORT"],
-        "user": entry["USER"],
-        "dbname": entry["NAME"],
-    }
 
 
 @pytest.mark.postgres
@@ -297,79 +247,27 @@ sys.stdin.read()
         assert not taken("order:1")
 
 
-@pytest.mark.postgres
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_notification_wakes_a_waiter(
-    postgres_store: Database, monkeypatch: pytest.MonkeyPatch, is_async: bool
-) -> None:
-    # Without notifications, a waiter that is woken by them would look again after 60 s.
-    monkeypatch.setattr(database_sql, "ALIVE", 180.0)
-    backend, caller = database_of(), (AsyncCaller if is_async else SyncCaller)(postgres_store)
-    with closing(caller):
-        held = backend.acquire(("order:1",), 30, 0, HOLDER)
-        assert backend.listener is not None
-        backend.listener.watch("waiter", print)
-        until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
-        waiter = caller.start("order:1", wait=100)
-        until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
-        backend.release(held)
-        assert waiter.lease().waited < 30
-        caller.release(waiter.lease())
-
-
-@pytest.mark.slow
-@pytest.mark.postgres
-def test_a_killed_listener_is_replaced(postgres_store: Database) -> None:
-    backend = database_of()
-    assert backend.listener is not None
-
-    def listening() -> list[int]:
-        """Return the connections that listen; one that was closed may not have ended yet."""
-        with connections["pg"].cursor() as cursor:
-            cursor.execute(
-                "SELECT pid FROM pg_stat_activity "
-                "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
-            )
-            return [pid for (pid,) in cursor.fetchall()]
-
-    until(lambda: not listening(), what="those of earlier tests have ended")
-    backend.listener.watch("waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
-    (killed,) = listening()
-    with connections["pg"].cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [killed])
-    until(lambda: listening() not in ([killed], []), what="another connection listens")
-    until(lambda: backend.listener and backend.listener.is_listening, what="it is heard")
-
-
 CONNECTIONS = {
     "pg": (
-        "SELECT pg_backend_pid()",
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database()",
         "SELECT pg_terminate_backend({})",
     ),
     "maria": (
-        "SELECT CONNECTION_ID()",
         "SELECT id FROM information_schema.processlist WHERE db = DATABASE()",
         "KILL {}",
     ),
 }
-"""Statements that return the number of a connection, and those of all, and that kill one."""
+"""Statements that return the numbers of all connections, and that kill one."""
 
 
 def test_a_killed_connection_is_replaced(server: Database) -> None:
-    own, every, kill = CONNECTIONS[server.alias]
-
-    def number(cursor: Any) -> int:
-        cursor.execute(own)
-        return int(cursor.fetchone()[0])
-
+    every, kill = CONNECTIONS[server.alias]
     lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
     with connections[server.alias].cursor() as cursor:
-        ours = number(cursor)
+        ours = server.number(cursor)
         cursor.execute(every)
         others = {one for (one,) in cursor.fetchall()} - {ours}
-        assert database_of().connections.run(number) in others
+        assert database_of().connections.run(server.number) in others
         for one in others:
             with suppress(OperationalError):  # one of an earlier test has ended by now
                 cursor.execute(kill.format(one))
@@ -379,28 +277,28 @@ def test_a_killed_connection_is_replaced(server: Database) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.postgres
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        pytest.param(Postgres, SyncCaller, marks=pytest.mark.postgres, id="postgres"),
+        pytest.param(Postgres, AsyncCaller, marks=pytest.mark.postgres, id="postgres from a loop"),
+        pytest.param(MariaDB, SyncCaller, id="mariadb"),
+    ],
+    indirect=["server"],
+)
 def test_an_attempt_that_is_given_up_leaves_nothing(
-    postgres_store: Database, settings: Settings, is_async: bool
+    server: Database, settings: Settings, kind: type[SyncCaller]
 ) -> None:
     database_of().release(database_of().acquire(("order:1",), 30, 0, HOLDER))
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "DATABASE_TIMEOUT": 1}}
-    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
-        cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")  # so that the statement waits
-        caller = (AsyncCaller if is_async else SyncCaller)(postgres_store)
+    change(settings, DATABASE_TIMEOUT=1)
+    with transaction.atomic(server.alias), connections[server.alias].cursor() as cursor:
+        cursor.execute(f"SELECT 1 FROM {LOCKS} FOR UPDATE")  # so that the statement waits
+        caller = kind(server)
         with closing(caller), pytest.raises(StoreUnavailable, match="no answer within"):
             caller.acquire("order:1")
         until(_answers, what="the database answers after the release that was posted")
-    until(lambda: not _waiting_statements("pg"), what="the statement has ended")
-
-    def is_free() -> bool:
-        try:
-            return not taken("order:1")
-        except StoreUnavailable:  # on a busy machine, a second is short
-            return False
-
-    until(is_free, what="the lock is free")
+    until(lambda: not server.waiting(), what="the statement has ended")
+    until(granted, what="the lock is free", seconds=30)
 
 
 def _answers() -> bool:
@@ -411,20 +309,15 @@ def _answers() -> bool:
     return True
 
 
-def _waiting_statements(alias: str) -> int:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        count: int = cursor.fetchone()[0]
-        return count
-
-
 @pytest.mark.parametrize("server", DATABASES[1:2], indirect=True)
-def test_a_conflict_of_serializable_transactions_is_tried_again(weak: None) -> None:
+def test_a_conflict_of_serializable_transactions_is_tried_again(
+    weak: None, server: Database
+) -> None:
     database_of().release(database_of().acquire(("order:1",), 30, 0, HOLDER))
     with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
         cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1")
         started = Started(lambda: database_of().acquire(("order:1",), 30, 0, HOLDER))
-        until(lambda: _waiting_statements("pg"), what="the statement waits for the row")
+        until(server.waiting, what="the statement waits for the row")
     assert started.lease().resources == ("order:1",)
 
 
@@ -517,180 +410,6 @@ def test_a_database_that_is_down_is_reported(
     assert server.counted is False
     assert server.faults[0].code == "unreachable"
     assert "E028" in found(deploy=True, tag="redlock_masters", databases=["default"])
-
-
-@pytest.mark.parametrize("is_connected", [False, True], ids=["again", "still"])
-def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
-    server: Database, is_connected: bool
-) -> None:
-    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
-    with connections[server.alias].cursor() as cursor:
-        cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'")  # as before a failover
-        assert cursor.rowcount == 1
-    if not is_connected:  # a pooler or a proxy may keep a connection
-        locks.close()
-    with pytest.raises(StoreUnavailable, match="failed over or restored: trusted in ") as told:
-        database_of().acquire(("order:2",), 30, 0, HOLDER)
-    assert told.value.retry_after is not None
-    assert 50 < told.value.retry_after < 61
-    assert database_of().extend(lease, 30)[0] is LeaseState.RENEWED
-    assert database_of().release(lease) is True
-    (health,) = inspecting.health(database_of())
-    assert health.counted is False
-    assert health.faults[0].code == "untrusted"
-    locks.close()
-    with pytest.raises(StoreUnavailable, match="failed over"):  # a process that starts then
-        database_of().acquire(("order:2",), 30, 0, HOLDER)
-    with connections[server.alias].cursor() as cursor:
-        cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")  # as after that time
-    locks.close()
-    assert not taken("order:2")
-
-
-def test_a_server_that_another_process_has_recognized_is_not_trusted_either(
-    server: Database,
-) -> None:
-    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
-    database_of().release(lease)
-    with connections[server.alias].cursor() as cursor:
-        now = database_of().settings.dialect.now
-        cursor.execute(f"UPDATE {SERVERS} SET ready_at = {now} + 50000000")
-        for wanted in (("order:1",), ("order:2",), ("order:3", "order:4")):
-            with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-                database_of().acquire(wanted, 30, 0, HOLDER)
-            assert 0 < (refused.value.retry_after or 0) <= 50
-            # As in a process that has not noticed it yet.
-            database_of().connections.trusted_from = 0.0
-        cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")
-    locks.close()  # What it still does in another thread may have read the earlier time.
-    assert not taken("order:1", "order:2", "order:3", "order:4")
-
-
-@pytest.mark.postgres
-def test_aliases_of_one_database_distrust_the_database_for_the_longest_of_their_locks(
-    postgres_store: Database, settings: Settings
-) -> None:
-    section = {"BACKEND": DATABASE, "DATABASE": "pg"}
-    settings.REDLOCK = {
-        "default": {**section, "MAX_TTL": 60},
-        "long": {**section, "MAX_TTL": 3600, "MAX_HOLD": 3600},
-        "elsewhere": {**section, "DATABASE": "default", "MAX_TTL": 90_000, "MAX_HOLD": 90_000},
-    }
-    held = database_of("long").acquire(("order:1",), 3600, 0, HOLDER)
-    with connections["pg"].cursor() as cursor:  # a failover that loses the lock
-        cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'; DELETE FROM {LOCKS}")
-    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-        database_of().acquire(("order:1",), 30, 0, HOLDER)
-    assert held.ttl < (refused.value.retry_after or 0) < 4000
-
-
-@pytest.mark.postgres
-def test_a_server_that_keeps_its_identity_secret_is_trusted(
-    postgres_store: Database, settings: Settings, databases: Databases
-) -> None:
-    with connections["pg"].cursor() as cursor:
-        cursor.execute(
-            "CREATE ROLE restricted LOGIN;"
-            "REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC;"
-            f"GRANT ALL ON {LOCKS}, {SERVERS}, {WAITERS} TO restricted"
-        )
-        try:
-            databases("restricted", {**connections.settings["pg"], "USER": "restricted"})
-            settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "restricted"}}
-            assert not taken("order:1")
-            with lock("order:1"):
-                assert taken("order:1")
-            locks.close()
-        finally:
-            cursor.execute(
-                "GRANT EXECUTE ON FUNCTION pg_control_system TO PUBLIC;"
-                f"REVOKE ALL ON {LOCKS}, {SERVERS}, {WAITERS} FROM restricted; DROP ROLE restricted"
-            )
-
-
-@pytest.mark.postgres
-def test_a_connection_whose_server_was_not_recognized_is_not_used(
-    postgres_store: Database, settings: Settings
-) -> None:
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
-    assert not taken("order:1")
-    locks.close()
-    with connections["pg"].cursor() as cursor:
-        cursor.execute(
-            f"UPDATE {SERVERS} SET identity = '7123:1'; ALTER TABLE {SERVERS} RENAME TO away"
-        )
-        try:
-            with pytest.raises(StoreUnavailable, match="tables are missing"):
-                database_of().acquire(("order:1",), 30, 0, HOLDER)
-        finally:
-            cursor.execute(f"ALTER TABLE away RENAME TO {SERVERS}")
-    with pytest.raises(StoreUnavailable, match="failed over or restored"):
-        database_of().acquire(("order:1",), 30, 0, HOLDER)
-
-
-@pytest.mark.postgres
-def test_an_unlogged_table_is_not_trusted_after_a_start(
-    postgres_store: Database, settings: Settings
-) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "MAX_TTL": 90_000}}
-    assert not taken("order:1")
-    locks.close()
-    with connections["pg"].cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {LOCKS} SET UNLOGGED")
-        try:
-            with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
-                database_of().acquire(("order:1",), 30, 0, HOLDER)
-            locks.close()
-        finally:
-            cursor.execute(f"ALTER TABLE {LOCKS} SET LOGGED")
-    assert (refused.value.retry_after or 0) > 80_000
-    assert not taken("order:1")
-
-
-@pytest.mark.postgres
-@pytest.mark.nightly
-def test_a_crash_that_empties_an_unlogged_table_makes_no_second_holder(
-    settings: Settings, databases: Databases, database_access: None
-) -> None:
-    with local_postgres() as entry:
-        databases("crashing", entry)
-        section = {"BACKEND": DATABASE, "DATABASE": "crashing", "TTL": 6, "MAX_TTL": 6}
-        settings.REDLOCK = {"default": section}
-        with connections["crashing"].schema_editor() as editor:
-            for model in (LockRow, ServerRow, WaiterRow):
-                editor.create_model(model)
-        with connections["crashing"].cursor() as cursor:
-            cursor.execute(f"ALTER TABLE {LOCKS} SET UNLOGGED")
-        connections["crashing"].close()
-
-        def granted() -> Lease | None:
-            try:
-                return database_of().acquire(("order:1",), 6, 0, HOLDER)
-            except StoreUnavailable:
-                return None
-
-        until(granted, what="the new server is trusted", seconds=30)
-        with connections["crashing"].cursor() as cursor:
-            cursor.execute(f"UPDATE {LOCKS} SET expires_at = 0")
-        held = granted()
-        assert held is not None
-        connections["crashing"].close()
-        with psycopg.connect(**_target(entry), autocommit=True) as connection:
-            os.kill(connection.info.backend_pid, signal.SIGKILL)
-        later: list[Lease | None] = []
-
-        def granted_again() -> bool:
-            with suppress(ResourceLocked):  # the server has not noticed yet that a process died
-                later.append(granted())
-            return bool(later) and later[-1] is not None
-
-        until(granted_again, what="the recovered server is trusted", seconds=30)
-        assert later[-1] is not None
-        assert later[-1].fences > held.fences
-        assert later[-1].started > held.until
-        with psycopg.connect(**_target(entry)) as connection:
-            counted = connection.execute(f"SELECT count(*) FROM {LOCKS}").fetchone()
-        assert counted == (1,), "the crash has emptied the table"
 
 
 @pytest.mark.postgres
