@@ -39,8 +39,8 @@ def values(masters: Sequence[LocalMaster], resource: str) -> list[bytes]:
     return [value for value in found if value is not None]
 
 
-def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
-    """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
+def nothing_left(masters: Sequence[LocalMaster], seconds: float = 20.0) -> None:
+    """Wait until no master has a lock or a queue: before a TTL of 30 s ends, so by its release."""
     left: dict[str, int] = {}
 
     def nothing() -> bool:

@@ -100,7 +100,7 @@ def test_the_first_lock_is_set_on_every_master(
         else:
             with lock("order:1", renew=False):
                 until_everywhere()
-        nothing_left(masters, 20)  # a majority has released it
+        nothing_left(masters)  # a majority has released it
 
 
 def test_the_first_lock_survives_that_some_of_its_masters_stop(

@@ -312,7 +312,7 @@ def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) ->
     assert held.release() is False, "the outcome is unknown"
     for master in masters[:3]:
         master.resume()
-    nothing_left(masters, 20)  # long before its TTL ends
+    nothing_left(masters)  # long before its TTL ends
     with lock(R, wait=60):
         pass
 

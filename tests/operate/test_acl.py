@@ -140,7 +140,7 @@ def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster])
         ticket = given.transfer()
     with resume_lock(ticket):
         pass
-    nothing_left(site)
+    nothing_left(site, 6)
     for master in site:
         with master.client() as client:
             assert client.zcount("redlock:held", 0, "+inf") == 0
@@ -152,7 +152,7 @@ async def test_lock_life_cycle_in_a_loop(site: list[LocalMaster]) -> None:
     async with lock("order:1", wait=2) as held:
         assert await held.aextend() > 0
     await locks.aclose()
-    nothing_left(site)
+    nothing_left(site, 6)
 
 
 def test_operator_commands_with_their_permissions(site: list[LocalMaster]) -> None:

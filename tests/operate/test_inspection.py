@@ -165,7 +165,7 @@ def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
     assert "'path': '/<b>/'" in line
     token = held._held_lease.lease.token  # type: ignore[union-attr]
     assert token not in f"{line}{freed}"
-    nothing_left(masters)
+    nothing_left(masters, 6)
     with pytest.raises(LockLost):
         held.extend()
     with lock(R) as second:  # the token does not come back, and the fence grows

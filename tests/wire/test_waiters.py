@@ -285,7 +285,7 @@ def test_a_waiter_whose_masters_restart_gets_the_lock(
         theirs.release(won)
         for either in (ours, theirs):
             either.settle()
-        nothing_left(masters, 20.0)
+        nothing_left(masters)
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_a_waiter_whose_links_are_closed_meanwhile_gets_the_lock(
             theirs.release(won)
             for either in (ours, theirs):
                 either.settle()
-            nothing_left(masters, 20.0)
+            nothing_left(masters)
 
 
 def close(masters: Sequence[LocalMaster]) -> None:
