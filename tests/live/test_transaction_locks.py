@@ -494,6 +494,7 @@ def client(pg: str, holder: psycopg.Connection, settings: Settings) -> Iterator[
     settings.MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": {"DATABASE": "pg"}}}
     connections.settings["default"]["ATOMIC_REQUESTS"] = False
+    IdempotencyRecord.objects.using("pg").all().delete()
     seen.clear()
     seen["holder"] = holder
     clear_url_caches()
