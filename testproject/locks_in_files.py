@@ -187,8 +187,10 @@ class FileInspection(Inspection):
         self.backend = backend
 
     def listing(self) -> Listing:
+        now = self.backend.clock()
         with self.backend.locks() as locks:
-            names = sorted(locks, key=lambda name: locks[name]["until"])
+            held = {name: lock["until"] for name, lock in locks.items() if lock["until"] > now}
+        names = sorted(held, key=held.__getitem__)
         return Listing(names[: self.MAX_LISTED], len(names) > self.MAX_LISTED)
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:

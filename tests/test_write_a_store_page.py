@@ -81,6 +81,15 @@ def test_all_resources_are_taken_or_none(store: Any) -> None:
     assert store.release(store.acquire(("a", "b", "c"), 10, 0, "{}")) is True
 
 
+def test_a_free_lock_is_not_listed(store: Any) -> None:
+    for name in ("order:1", "order:2"):
+        store.release(store.acquire((name,), 10, 0, "{}"))
+    store.acquire(("order:3",), 10, 0, "{}")
+    with store.inspect() as inspection:
+        assert [*inspection.listing().names] == ["order:3"]
+        assert [one.name for one in inspection.held(limit=1).locks] == ["order:3"]
+
+
 def test_a_lost_lock_is_reported(store: Any) -> None:
     with ends_lost(), lock("order:1") as held:
         assert free(store, "order:1", held.fingerprint).outcome.value == "released"
