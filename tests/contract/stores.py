@@ -53,6 +53,15 @@ def database_of(alias: str = "default") -> DatabaseBackend:
     return backend
 
 
+def answers() -> bool:
+    """Return whether the database of the default alias answers in time."""
+    try:
+        database_of().connections.run(lambda cursor: None)
+    except StoreUnavailable:  # on a busy machine, a second is short
+        return False
+    return True
+
+
 def listen(backend: DatabaseBackend) -> None:
     """Start to listen for notifications of PostgreSQL; a store does it when a caller waits."""
     assert backend.listener is not None

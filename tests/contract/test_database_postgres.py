@@ -33,7 +33,7 @@ from redlock_django.backends.database.settings import prepare_statements
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests.contract.interrupting import after_each_interrupt
-from tests.contract.stores import DATABASE, HOLDER, Database, Started, database_of
+from tests.contract.stores import DATABASE, HOLDER, Database, Started, answers, change, database_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ limited = pytest.mark.skipif(not cancels_in_time(), reason="needs libpq 17")
 @pytest.fixture
 def backend(postgres_store: Database, settings: Settings) -> Iterator[DatabaseBackend]:
     """Return a store on one connection, which was made."""
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
+    change(settings, CONNECTIONS=1)
     pair(postgres_store.backend)
     yield postgres_store.backend
     locks.close()
@@ -137,33 +137,23 @@ def test_a_caller_that_gives_up_leaves_nothing(
 @limited
 @pytest.mark.parametrize("is_lent", [True, False], ids=["of a caller", "of a thread"])
 def test_a_connection_on_which_no_answer_arrives_is_replaced(
-    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, is_lent: bool
+    postgres_store: Database,
+    backend: DatabaseBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    is_lent: bool,
 ) -> None:
-    server = backend.connections.run(_process_of_the_server)
+    server = backend.connections.run(postgres_store.number)
     monkeypatch.setattr(backend.connections, "_lends", is_lent)
     os.kill(server, signal.SIGSTOP)
     try:
         monkeypatch.setattr(backend.connections, "_timeout", 0.2)
         with pytest.raises(StoreUnavailable, match="no answer within"):
             backend.acquire(("order:2",), 30, 0, HOLDER)
-        until(lambda: _is_answered(backend), what="another connection is used")
+        until(answers, what="another connection is used")
         monkeypatch.undo()
         pair(backend)
     finally:
         os.kill(server, signal.SIGCONT)
-
-
-def _process_of_the_server(cursor: Any) -> int:
-    cursor.execute("SELECT pg_backend_pid()")
-    return int(cursor.fetchone()[0])
-
-
-def _is_answered(backend: DatabaseBackend) -> bool:
-    try:
-        backend.connections.run(lambda cursor: None)
-    except StoreUnavailable:
-        return False
-    return True
 
 
 @pytest.mark.slow
@@ -416,11 +406,10 @@ def test_a_server_that_has_vanished_is_noticed_although_nothing_is_sent(
     assert options == [10, 10, 40_000]  # of a DATABASE_TIMEOUT of 10 s
 
 
+@limited
 def test_a_server_that_hangs_while_a_connection_is_set_up_is_noticed(
     postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not cancels_in_time():
-        pytest.skip("without a libpq that can cancel in time there is no limit")
     backend = postgres_store.backend
     monkeypatch.setattr(backend.connections, "_timeout", 0.1)
     monkeypatch.setattr(
