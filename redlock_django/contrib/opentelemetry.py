@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from redlock_django.backends.redis.backend import RedlockBackend
 from redlock_django.engine.errors import NotAcquired, StoreUnavailable
-from redlock_django.engine.validity import Lease, RedlockLease
+from redlock_django.engine.quorum import quorum
+from redlock_django.engine.validity import RedlockLease
 from redlock_django.locking import reports
 from redlock_django.locking.reports import MasterCounts, counter_types, counters
 from redlock_django.locking.services import locks
@@ -110,7 +112,7 @@ class _Spans:
         asked = now - _ns(held_lease.backend.clock() - held_lease.acquired_at + lease.waited)
         around = context.get_current()
         self._held[held_lease] = around, now
-        about = {**_about_lease(held_lease), **_votes(lease), "redlock.outcome": "acquired"}
+        about = {**_about_lease(held_lease), **_votes(held_lease), "redlock.outcome": "acquired"}
         self._acquire(around, asked, now, lease.waited, lease.attempts, about)
 
     def refused(self, error: NotAcquired, using: str, resources: tuple[str, ...]) -> None:
@@ -206,13 +208,14 @@ def _about_lease(held_lease: reports.ReportedLease) -> dict[str, Any]:
     }
 
 
-def _votes(lease: Lease) -> dict[str, int]:
+def _votes(held_lease: reports.ReportedLease) -> dict[str, int]:
     """Return how many masters there are, must agree, and had granted the lock when it was won."""
-    if not isinstance(lease, RedlockLease):
+    lease, backend = held_lease.lease, held_lease.backend
+    if not (isinstance(lease, RedlockLease) and isinstance(backend, RedlockBackend)):
         return {}
-    tally = lease.tally
+    masters = backend.deployment.masters
     return {
-        "redlock.masters": tally.masters,
-        "redlock.quorum": tally.need,
-        "redlock.granted": tally.granted,
+        "redlock.masters": masters,
+        "redlock.quorum": quorum(masters),
+        "redlock.granted": lease.granted,
     }

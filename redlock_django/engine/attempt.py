@@ -283,8 +283,8 @@ class Wait:
             waited=self._waited(attempt),
             attempts=self.lost + 1,
             home=home,
+            granted=attempt.tally.granted,
             reached=self.queued or attempt.tally.reached,
-            tally=attempt.tally,
             waiter=self.name,
             limit=attempt.ask.limit,
         )  # fmt: skip
@@ -292,6 +292,7 @@ class Wait:
             left = max(vote.ttl or 0 for vote in attempt.tally.counted()) / 1000
             lease.earliest_end = end_of_min_hold(expected, left, now)
             lease.givers = expected.givers
+            lease.tally = attempt.tally
         return lease
 
     def undo(self, attempt: Attempt, *, again: bool) -> Round | None:

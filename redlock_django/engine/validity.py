@@ -115,13 +115,16 @@ class Lease:
 class RedlockLease(Lease):
     """A lease on independent masters; its token has 32 hex digits.
 
-    `reached` has the masters (0-based) that may have the lock, or still have `waiter` (its name,
-    "" for none) in a queue. `tally` is the tally of the last round, which still receives late
-    votes.
+    `granted` is how many masters had granted it when it was won. `reached` has the masters
+    (0-based) that may have the lock, or still have `waiter` (its name, "" for none) in a queue.
+    `tally` has the votes of the masters that were asked last whether they have the lock, by an
+    extension or a hand-on, and still receives late ones; until then it has none. The votes that
+    granted it are not kept: with many locks, the garbage collector would run twice as often.
     """
 
+    granted: int = 0
     reached: frozenset[int] = frozenset()
-    tally: Tally = field(default_factory=lambda: Tally(0), repr=False, compare=False)
+    tally: Tally = field(default=Tally(0), repr=False, compare=False)
     waiter: str = ""
 
     @property

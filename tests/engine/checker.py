@@ -8,7 +8,6 @@ from typing import Protocol
 
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.slots import name_of, slot_resource
-from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
@@ -47,14 +46,13 @@ class Holding:
         client: Holder,
         lease: RedlockLease,
         began: float,
-        masters: Sequence[SimulatedMaster],
+        masters: set[SimulatedMaster],
     ) -> None:
         self.client = client
         self.lease = lease
         self.began = began
         self.ended = False
-        votes = zip(masters, lease.tally.votes, strict=True)
-        self.masters = {one for one, vote in votes if vote and vote.ballot is Ballot.GRANTED}
+        self.masters = masters
 
     def left(self, now: float) -> float:
         """Return for how many true seconds the client still believes, at its clock's rate."""

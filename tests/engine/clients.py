@@ -17,6 +17,7 @@ from redlock_django.engine.errors import (
     TicketUsed,
 )
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
+from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
@@ -73,6 +74,7 @@ class Client:
         self._unreachable = 0  # how many acquires in a row found no quorum
         self._rested = -1.0  # when its last pause began
         self._exchange: Exchange | None = None
+        self._asked: Tally  # of the last round by which it acquired or extended a lease
         self._tokens: list[str] = []
         self._moments: dict[float, float] = {}  # reading of our clock -> true time
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
@@ -217,7 +219,9 @@ class Client:
         """Return what the client believes to hold with a lease."""
         # The true time at which its round began.
         began = self._moments.get(lease.started) or self.clock.when(lease.started)
-        return Holding(self, lease, began, [line.master for line in self.lines])
+        votes = zip(self.lines, self._asked.votes, strict=True)
+        granted = {line.master for line, vote in votes if vote and vote.ballot is Ballot.GRANTED}
+        return Holding(self, lease, began, granted)
 
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
@@ -275,6 +279,8 @@ class Client:
 
     def _decided(self, ticket: int, asked: Round) -> None:
         _watch(self.world, asked.commands, asked.tally)
+        if not isinstance(asked.commands[0], Confirm):
+            self._asked = asked.tally
         # The votes of one round may all come from the wire's own `begin`.
         self.world.after(0.0, self.hear, self._go_on, ticket)
 

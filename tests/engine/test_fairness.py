@@ -336,7 +336,7 @@ def test_a_client_whose_wait_is_over_is_not_overtaken(began: float, overtaken: i
     """It leaves the queue, whose next waiter may be granted the lock before it has left."""
     checker = Checker(World(0))
     lease = Masters(1).taken("r")
-    new = Holding(cast("Client", None), lease, began, [cast("SimulatedMaster", None)])
+    new = Holding(cast("Client", None), lease, began, set())
     checker.asks("c0", ("r",), 0.05)
     checker.queues("c0")
     checker.world.run(0.01)

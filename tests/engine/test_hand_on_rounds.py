@@ -321,6 +321,14 @@ def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail(masters
     masters.run(taking(masters, handed))
 
 
+@kills("a taker does not know what forgot its lock", Wait.lease, without("lease.tally = ..."))
+def test_the_first_extension_of_a_taken_lock_heals_what_forgot_it(masters: Masters) -> None:
+    handed = given(masters)
+    masters.forget(2)
+    extension = asked(next(masters.extend(masters.run(taking(masters, handed)))))
+    assert [command and command.name for command in extension.commands][2] == "heal"
+
+
 @kills("a minimum hold ends with its ticket", Wait.lease, without("lease.earliest_end = ..."))
 @kills("a minimum hold begins again", validity.end_of_min_hold,
        instead("max(0.0, handed.until - left)", "0.0"))  # fmt: skip

@@ -80,7 +80,8 @@ def test_a_round_is_won_before_the_slowest_master_has_answered() -> None:
     masters = Masters(5)
     lease = masters.run(masters.acquire(), silent=(3, 4))
     assert lease.reached == {0, 1, 2, 3, 4}, "silent masters may have the lock too"
-    assert lease.tally.outstanding == 2
+    assert lease.granted == 3
+    assert not lease.tally.votes, "many leases with votes cost the garbage collector time"
 
 
 @kills("one proposal for all rounds", Wait.next_attempt,
