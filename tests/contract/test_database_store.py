@@ -296,10 +296,10 @@ def test_an_attempt_that_is_given_up_leaves_nothing(
         cursor.execute(f"SELECT 1 FROM {LOCKS} FOR UPDATE")  # so that the statement waits
         caller = kind(server)
         with closing(caller), pytest.raises(StoreUnavailable, match="no answer within"):
-            caller.acquire("order:1")
+            caller.acquire("order:1", ttl=120)
         until(answers, what="the database answers after the release that was posted")
     until(lambda: not server.waiting(), what="the statement has ended")
-    until(granted, what="the lock is free", seconds=30)
+    until(granted, what="the lock is free, before its TTL", seconds=30)
 
 
 @pytest.mark.parametrize("server", DATABASES[1:2], indirect=True)
