@@ -131,10 +131,10 @@ def test_a_refusal_of_a_first_lock_asks_each_master_once(
         **generous_timeouts(),
     }
     settings.REDLOCK = {"default": section, "other": section}
-    with lock("order:1", renew=False):
+    with lock("order:1", wait=60, renew=False):  # new masters are waited for
         backend = locks["other"].backend
         assert isinstance(backend, RedisBackend)
-        with lock("order:2", using="other"):
+        with lock("order:2", wait=60, using="other"):
             links = backend.thread_driver().links
         until(lambda: not links.owing(), what="all replies")
         before = scripts_run(masters)

@@ -402,6 +402,7 @@ def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
         for thread in threads:
             thread.join(60)
     assert failures == []
+    until(lambda: not driver().links.owing(), "all masters have worked off what they were sent")
     nothing_left(masters)
 
 
