@@ -155,12 +155,7 @@ def test_a_repeated_acquire_command_is_the_same_grant(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(
-    without=(
-        "acquire ignores tombstones",
-        "a token on a lost link is forgotten",
-    )
-)
+@pytest.mark.fault(without=("acquire ignores tombstones",))
 @pytest.mark.parametrize("name", VARIANTS[:1])
 def test_an_acquire_that_arrives_after_its_release_finds_the_tombstone(
     name: str, masters: list[LocalMaster]

@@ -88,7 +88,7 @@ def test_an_outage_and_its_end_are_reported_once_each(
 
 
 @pytest.mark.slow
-@pytest.mark.fault(without=("a release overtakes",))
+@pytest.mark.fault
 @threads_by_day
 def test_a_hung_master_is_down_until_it_resumes(
     name: str, masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]

@@ -144,7 +144,7 @@ def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> No
 
 
 # Each takes seconds, so by day only one of them runs.
-@pytest.mark.fault(without=("all must agree", "a release overtakes"))
+@pytest.mark.fault(without=("all must agree",))
 @pytest.mark.parametrize(
     ("fault", "down", "n"),
     [
