@@ -162,10 +162,12 @@ def test_a_page_of_the_back_forward_cache_reports_again(visitor: Visitor) -> Non
 def test_a_session_that_has_ended(visitor: Visitor) -> None:
     """The report is answered with the login page: the page stays as it is."""
     hers = visitor.open(change(5), user="anna")
+    wait_until_open(hers)  # so that the answer to its first report has come
     hers.fill("[name=total]", "1500")
     hers.context.clear_cookies(name="sessionid")
-    with reported(hers):
+    with hers.expect_response(re.compile("/admin/login/")) as answer:
         hers.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    answer.value.finished()
     expect(hers.locator("[name=total]")).to_have_value("1500")
     visitor.complaints.clear()  # the browser may log the answer
 

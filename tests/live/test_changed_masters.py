@@ -17,7 +17,15 @@ from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, make_backend, open_variant, threads_by_day, trust, trusted
+from tests.wire.variants import (
+    PATIENT,
+    VARIANTS,
+    make_backend,
+    open_variant,
+    threads_by_day,
+    trust,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +40,7 @@ OURS: dict[str, Any] = {"restart_delay": 0.4, "max_ttl": 8.0}
 
 
 def client(name: str, urls: Sequence[str]) -> AbstractContextManager[Variant]:
-    return open_variant(name, make_backend(urls, **OURS))
+    return open_variant(name, make_backend(urls, **PATIENT, **OURS))
 
 
 def old_client(name: str, masters: Sequence[LocalMaster]) -> AbstractContextManager[Variant]:
@@ -48,11 +56,11 @@ def deployment(master: LocalMaster) -> str:
 
 
 def use_until(condition: Callable[[], object], *variants: Variant) -> None:
-    """Lock with each variant again and again until the condition holds."""
+    """Lock with each variant again and again until the condition holds; none may be refused."""
 
     def used() -> object:
-        for variant in variants:
-            variant.release(variant.acquire("order:2", wait=60.0))
+        for number, variant in enumerate(variants):
+            variant.release(variant.acquire(f"order:2:{number}"))
         return condition()
 
     until(used, "locks go on, and the condition holds")

@@ -116,6 +116,7 @@ def test_an_extension_that_is_answered_after_the_old_deadline(
                 )
                 if not extended.done():
                     break
+            assert extended_everywhere(), "it was ended before it was sent"
             until(lambda: clock() >= deadline, "the old deadline has passed")
             for proxy in proxies:
                 proxy.let_go()

@@ -76,7 +76,7 @@ def wait_queued(masters: Sequence[LocalMaster], resource: str, waiters: int) -> 
 def waiting(variant: Variant, masters: Sequence[LocalMaster]) -> Iterator[Future[RedlockLease]]:
     """Yield the lease of a waiter for "order:1" that has read its refusals, in the future."""
     with ThreadPoolExecutor(1) as pool:
-        taker = pool.submit(variant.acquire, "order:1", wait=NEVER)
+        taker = pool.submit(variant.acquire, "order:1", ttl=50.0, wait=NEVER)
         wait_queued(masters, "order:1", 1)
         variant.settle()
         until(lambda: has_sleepers(variant.links), "the waiter sleeps")
@@ -223,7 +223,7 @@ def test_a_called_waiter_asks_once(name: str, n: int, masters: list[LocalMaster]
             theirs.settle()
             assert scripts_run(masters) == [one + 2 for one in before]
         assert won.fences[0] > lease.fences[0]
-        state, won = theirs.extend(won, 9.0)
+        state, won = theirs.extend(won, 60.0)
         assert state is LeaseState.RENEWED
         assert theirs.release(won) is True
         theirs.settle()
@@ -294,13 +294,13 @@ def test_a_waiter_whose_masters_restart_gets_the_lock(
 def test_a_waiter_whose_links_are_closed_meanwhile_gets_the_lock(
     name: str, links: int, masters: list[LocalMaster]
 ) -> None:
-    with joined("threads", masters) as ours, joined(name, masters) as theirs:
+    with joined("threads", masters, **LONG) as ours, joined(name, masters, **LONG) as theirs:
         for turn in range(10):
             for either in (ours, theirs):
                 either.start()
                 either.wait_usable(5)
                 either.settle()
-            lease = ours.acquire("order:1")
+            lease = ours.acquire("order:1", ttl=50.0)
             ours.settle()
             with waiting(theirs, masters) as taker, ThreadPoolExecutor(2) as pool:
                 first, second = (close, ours.release) if turn % 2 else (ours.release, close)

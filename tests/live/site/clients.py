@@ -7,7 +7,7 @@ import http.client
 import secrets
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.cookies import SimpleCookie
@@ -69,13 +69,18 @@ class Client:
         sent = {name: value for name, value in optional.items() if value is not None}
         return self.site.request("POST", f"/pay/{kind}/{order}/", body, {**self.headers, **sent})
 
-    def pay_in_time(self, kind: str, order: int, key: str | None, do: str = "") -> Answer:
-        """Request a payment until the masters answer in time for its TTL, on a busy machine."""
+    def pay_in_time(
+        self, kind: str, order: int, key: str | None, do: str, has_run: Callable[[], bool]
+    ) -> Answer:
+        """Request a payment until the masters answer in time for its TTL, on a busy machine.
+
+        Once its view has run, no refusal is accepted.
+        """
         answers: list[Answer] = []
 
         def is_in_time() -> bool:
             answers.append(self.pay(kind, order, key, do=do))
-            return answers[-1].code != "idempotency-unavailable"
+            return answers[-1].code != "idempotency-unavailable" or has_run()
 
         until(is_in_time, "a quorum", longest=0.2)
         return answers[-1]
@@ -109,16 +114,24 @@ class Client:
     @contextlib.contextmanager
     def waiting(self, kind: str, order: int, key: str | None) -> Iterator[Pending]:
         """Keep a payment waiting, done and not yet answered, until the block is left."""
-        with self.asked(kind, order, key, do="wait") as pending:
-            entered, pending.gate = self.site.gate(order)
+        entered, gate = self.site.gate(order)
+        with self.asked(kind, order, key, do="wait", has_run=entered.exists) as pending:
+            pending.gate = gate
             until(lambda: pending.stands_before(entered), f"the view: {self.site.log}")
             yield pending
 
     @contextlib.contextmanager
-    def asked(self, kind: str, order: int, key: str | None, do: str = "") -> Iterator[Pending]:
+    def asked(
+        self,
+        kind: str,
+        order: int,
+        key: str | None,
+        do: str = "",
+        has_run: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Pending]:
         """Request a payment in a thread; it is answered when the block is left."""
         with ThreadPoolExecutor(1) as pool:
-            pending = Pending(pool.submit(self.pay_in_time, kind, order, key, do))
+            pending = Pending(pool.submit(self.pay_in_time, kind, order, key, do, has_run))
             try:
                 yield pending
             finally:
