@@ -439,11 +439,16 @@ def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
 def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take(
     store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "TURN", 0.2)
-    caller, turns = SyncCaller(store), zookeeper_of().session.tree.turns("order:1")
+    session = zookeeper_of().session
+    caller, turns = SyncCaller(store), session.tree.turns("order:1")
     held = hold_slots(2, 2)
     front = caller.start("order:1", wait=50, limit=2)
     until(lambda: len(nodes_in(client, turns)) == 1, what="it waits")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(session, "patient_until", lambda wanted: wanted.asked)
+        with pytest.raises(LimitReached, match="a slot is reserved for a waiter"):
+            hold_slots(1, 3)
+    monkeypatch.setattr(slots, "TURN", 0.2)
     assert caller.start("order:1", wait=50, limit=3).lease().slot == 2
     zookeeper_of().release(held[1])
     assert front.lease().slot == held[1].slot
