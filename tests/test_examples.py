@@ -273,7 +273,7 @@ def held_twice(limit: int = 2, *, reentrant: bool = False) -> None:
     ("write", "error"),
     [
         (lambda: lock("a", limit=0), ValueError),
-        (lambda: lock("a", "b", limit=2), exceptions.BadResource),
+        (lambda: lock("a", "b", limit=2), exceptions.InvalidRedlock),
         (lambda: held_twice(limit=3, reentrant=True), exceptions.AlreadyHeld),
         (lambda: held_twice(), exceptions.AlreadyHeld),
         (lambda: Fenced(ContentType.objects.all(), lock("a", limit=2)), ValueError),
