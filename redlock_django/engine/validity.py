@@ -117,9 +117,9 @@ class RedlockLease(Lease):
 
     `granted` is how many masters had granted it when it was won. `reached` has the masters
     (0-based) that may have the lock, or still have `waiter` (its name, "" for none) in a queue.
-    `tally` has the votes of the masters that were asked last whether they have the lock, by an
-    extension or a hand-on, and still receives late ones; until then it has none. The votes that
-    granted it are not kept: with many locks, the garbage collector would run twice as often.
+    `tally` has the votes of the last extension or hand-on, which show the masters that still have
+    the lock, and receives late ones. A lease that was only acquired has none: with many locks, the
+    votes that granted them would make the garbage collector run twice as often.
     """
 
     granted: int = 0

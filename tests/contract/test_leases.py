@@ -25,7 +25,7 @@ TTL = 20.0
 
 
 slots = pytest.mark.parametrize("limit", [1, 2], ids=["a lock", "slots"])
-"""What holds for a name with one holder and for one with slots."""
+"""Runs a test for a name with one holder, and for one with two slots."""
 
 
 def acquired(caller: SyncCaller, *resources: str, limit: int = 1) -> bool:

@@ -1,4 +1,4 @@
-"""Who may use ZooKeeper: TLS, SASL and digests. The reason of a failure names the setting."""
+"""Credentials for ZooKeeper: TLS, SASL and digests. The reason of a failure names the setting."""
 
 from __future__ import annotations
 

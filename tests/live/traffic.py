@@ -96,8 +96,8 @@ class Traffic:
             now, fence = clock(), lease.fences[0]
             if now >= lease.until:
                 return  # this thread was stopped for longer than its lease: another one may hold it
-            other, until = self._inside.get(resource, (who, 0.0))
-            if other != who and now < until:
+            other, end = self._inside.get(resource, (who, 0.0))
+            if other != who and now < end:
                 self.trouble.append(f"{who} and {other} both hold {resource}")
             token, highest = self._fences.get(resource, ("", 0))
             if fence < highest or (fence == highest and token != lease.token):
